@@ -1,0 +1,1 @@
+.PHONY: install check test demo

@@ -1,0 +1,147 @@
+"""Sections of the training side: [model] [algo] [train.*] [sync] [ckpt] [sft.*]."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlctl.config.base import Fraction, NonNegative, Positive, Section
+
+
+class Tiny(Section):
+    """Shape of the model that `model.init = "tiny"` builds (Qwen2 architecture)."""
+
+    hidden_size: Positive = 64
+    layers: Positive = 3
+    heads: Positive = 2
+    """hidden_size / heads is the head width; vLLM on CPU needs 32 or more."""
+    mlp: Positive = 192
+
+
+class Model(Section):
+    """The policy."""
+
+    path: str = ""
+    """Hugging Face id or folder. Exactly one of `path` and `init`."""
+    init: Literal["", "tiny"] = ""
+    """tiny: build a small model and its tokenizer on the spot, deterministic by run.seed."""
+    tiny: Tiny = Tiny()
+    revision: str = ""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    max_context: Positive = 1024
+    """Prompt and response together, in tokens."""
+    trust_remote_code: bool = False
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+
+
+class Algo(Section):
+    """How rewards become gradients."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
+    loss: Literal["ppo_clip"] = "ppo_clip"
+    clip_low: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.28, ge=0)
+    dual_clip: float = Field(default=0.0, ge=0)
+    """Bound c > 1 on the loss of negative advantages; 0: off."""
+    entropy_bonus: float = Field(default=0.0, ge=0)
+    aggregation: Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"] = "token_mean"
+    zero_variance: Literal["drop", "keep"] = "drop"
+    """Groups whose rewards are all equal carry no signal: drop (and count) them, or train on them."""
+
+
+class Optim(Section):
+    """AdamW and its schedule."""
+
+    lr: float = Field(default=1e-6, gt=0)
+    schedule: str = "constant"
+    """A transformers schedule: constant, linear, cosine, constant_with_warmup, ..."""
+    warmup_steps: NonNegative = 0
+    """Optimizer steps."""
+    min_lr_fraction: Fraction = 0.0
+    """Floor of the schedule, as a fraction of lr."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+
+
+class Fsdp(Section):
+    """Sharding (torch FSDP2)."""
+
+    strategy: Literal["full", "none"] = "full"
+    reshard_after_forward: bool = True
+
+
+class Lora(Section):
+    """Low-rank adapters through peft; the base weights stay frozen."""
+
+    rank: NonNegative = 0
+    """0: full weights."""
+    alpha: Positive = 32
+    target_modules: str | list[str] = "all-linear"
+
+
+class Memory(Section):
+    activation_checkpointing: bool = False
+
+
+class Train(Section):
+    """The trainer."""
+
+    processes: Positive = 1
+    """torchrun processes on this host; one GPU each where there are GPUs."""
+    threads: Positive = 1
+    """CPU threads of one process."""
+    groups_per_step: Positive = 16
+    """Prompts whose groups make one training step."""
+    minibatches: Positive = 1
+    """Optimizer steps per training step."""
+    epochs: Positive = 1
+    """Passes over the batch of one training step."""
+    micro_tokens: Positive = 8192
+    """Tokens of one forward pass and rank."""
+    optim: Optim = Optim()
+    fsdp: Fsdp = Fsdp()
+    lora: Lora = Lora()
+    memory: Memory = Memory()
+
+
+class Sync(Section):
+    """How new weights reach the engines."""
+
+    every: Positive = 1
+    """Training steps between publications."""
+    method: Literal["file"] = "file"
+    keep: Positive = 2
+    """Published versions kept on disk."""
+
+
+class Ckpt(Section):
+    """Checkpoints; the last step is always saved."""
+
+    every: NonNegative = 0
+    keep: Positive = 2
+
+
+class SftData(Section):
+    """Demonstrations for the warm start."""
+
+    path: str = ""
+    """JSONL of {"messages": [...]}; empty: generated for the first [[env]] as `rlctl sft-gen` does."""
+    size: Positive = 3000
+    """Training instances when generated."""
+    workers: Positive = 1
+
+
+class Sft(Section):
+    """Supervised warm start before RL, stopped at a measured success rate."""
+
+    max_steps: NonNegative = 0
+    """Upper bound in optimizer steps; 0: no warm start."""
+    batch: Positive = 16
+    """Demonstrations per optimizer step."""
+    stop_success: Fraction | None = None
+    """Stop once success on training instances (at rollout.temperature) reaches this."""
+    check_every: Positive = 25
+    check_episodes: Positive = 128
+    optim: Optim = Optim(lr=2e-3, betas=(0.9, 0.98), warmup_steps=20)
+    data: SftData = SftData()

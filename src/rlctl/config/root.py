@@ -1,0 +1,123 @@
+"""The whole configuration: sections, derived facts, and the checks that span sections."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlctl.config.base import NonNegative, Positive, Seconds, Section
+from rlctl.config.learning import Algo, Ckpt, Model, Sft, Sync, Train
+from rlctl.config.serving import Engine, Env, Eval, Gateway, Pool, Reward, Rollout
+
+
+class Run(Section):
+    """What this run is."""
+
+    name: str = "run"
+    seed: NonNegative = 0
+    """Seeds the model, the data, the sampling order and every environment."""
+    steps: Positive = 100
+    """Training steps."""
+    dir: str = ""
+    """Run directory; empty: runs/NAME/TIMESTAMP."""
+
+
+class Deploy(Section):
+    """Where the processes run."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    train_gpus: list[int] = []
+    """GPU indices of the trainer; empty: all that the engines leave."""
+    engine_gpus: list[int] = []
+
+
+class Monitor(Section):
+    """What is watched."""
+
+    watchdog_s: Seconds = 1800.0
+    """No training step for this long ends the run with exit code 4."""
+    print_every_s: Seconds = 10.0
+    """Progress line when the output is not a terminal."""
+
+
+class Config(Section):
+    """A resolved preset."""
+
+    run: Run = Run()
+    model: Model = Model()
+    deploy: Deploy = Deploy()
+    engine: Engine = Engine()
+    gateway: Gateway = Gateway()
+    pool: Pool = Pool()
+    rollout: Rollout = Rollout()
+    env: list[Env] = []
+    eval: list[Eval] = []
+    reward: dict[str, Reward] = {}
+    algo: Algo = Algo()
+    train: Train = Train()
+    sync: Sync = Sync()
+    ckpt: Ckpt = Ckpt()
+    monitor: Monitor = Monitor()
+    sft: Sft = Sft()
+    extends: list[str] | str = Field(default=[], exclude=True)
+    """Presets or files this one is laid over."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        """Contradictions between keys; the loader adds both places to `[a] and [b]` in the message."""
+        problems = []
+        if bool(self.model.path) == bool(self.model.init):
+            problems.append("exactly one of [model.path] and [model.init] must be set")
+        if self.model.init == "tiny" and self.model.tiny.hidden_size % self.model.tiny.heads:
+            problems.append("[model.tiny.hidden_size] must be a multiple of [model.tiny.heads]")
+        if self.rollout.max_tokens >= self.model.max_context:
+            problems.append(
+                f"[rollout.max_tokens] = {self.rollout.max_tokens} leaves no room for a prompt in "
+                f"[model.max_context] = {self.model.max_context}"
+            )
+        if self.train.minibatches > self.train.groups_per_step * self.rollout.group_size:
+            problems.append("[train.minibatches] is more than the samples of [train.groups_per_step] groups")
+        tags = [env.tag or env.name for env in self.env]
+        if len(set(tags)) < len(tags):
+            problems.append("two [env] tables have the same tag: give each its own `tag`")
+        for number, one in enumerate(self.eval):
+            if one.env and one.env not in tags:
+                problems.append(f"[eval.{number}.env] = {one.env!r} names no [env] tag (there are: {', '.join(tags)})")
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    # ------------------------------------------------------------ derived
+
+    @property
+    def pool_url(self) -> str:
+        return self.pool.url or f"tcp://{self.pool.host}:{self.pool.port}"
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{self.gateway.host}:{self.gateway.port}"
+
+    @property
+    def rollout_url(self) -> str:
+        return f"tcp://{self.rollout.host}:{self.rollout.port}"
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.run.dir)
+
+    @property
+    def model_dir(self) -> str:
+        """What tokenizers and engines load first: the path given, or the model built in the run directory."""
+        return self.model.path or str(self.run_dir / "model")
+
+    @property
+    def response_length(self) -> int:
+        return self.gateway.response_length or self.rollout.max_tokens
+
+    @property
+    def prompt_length(self) -> int:
+        return self.gateway.prompt_length or self.model.max_context - 1
+
+    def env_by_tag(self, tag: str) -> Env:
+        """The [[env]] with this tag; the first one for an empty tag."""
+        return next(env for env in self.env if not tag or (env.tag or env.name) == tag)

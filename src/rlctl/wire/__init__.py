@@ -1,0 +1,1 @@
+"""What crosses a process boundary: message types, packed arrays, ZeroMQ sockets."""

@@ -1,0 +1,308 @@
+"""Every message that crosses a process, as frozen msgspec structs (msgpack on the wire).
+
+Life of a sample:
+
+    rollout  -- OpenGroup ------------> pool      a slot is charged (the one place of backpressure)
+    gateway  -- SubmitSteps ----------> pool      one Step per model call, durable before the reply
+    gateway  -- CompleteTrajectory ---> pool      how many Steps there are, environment reward, facts
+    reward   -- TakeUnscored ---------> pool      <- Unscored;  -- SubmitScores --> pool
+    train    -- FetchBatch -----------> pool      <- Batch (leased);  -- Ack (one outcome per trajectory) --> pool
+    train    -- SetPolicyVersion -----> pool      after every engine serves it
+
+A request is decoded with the type `Request`, a reply with `Reply`: a bad message fails at the door.
+All operations are idempotent: a client that got no answer sends the same message again.
+"""
+
+import msgspec
+
+OUTCOMES = ("trained", "stale", "zero_variance", "overlong", "failed", "evicted", "expired")
+"""Every sample (trajectory) of a training channel ends in exactly one of these."""
+
+TRAIN = "train"
+VAL = "val"
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Base of everything on the wire; the tag is the class name."""
+
+
+# ---------------------------------------------------------------- data
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model call of one trajectory.
+
+    The full context the engine saw is `context(parent) + prompt_ids`, where `context(step)` of a parent is its own full
+    context plus its response; `parent == -1` means `prompt_ids` is the whole prompt. So a trajectory of T turns is
+    stored in O(T), and a chain of parents is one training sample.
+    """
+
+    trajectory_uid: str
+    step_index: int
+    """0, 1, 2, ... in the order the gateway accepted the calls of this trajectory."""
+    prompt_ids: bytes
+    """int32 `[P]`: prompt tokens after the parent's context and response (all of them without a parent)."""
+    response_ids: bytes
+    """int32 `[R]`: exactly what the engine sampled."""
+    logprobs: bytes
+    """float32 `[R]`: the engine's log-probability of each response token, after temperature."""
+    versions: list[tuple[int, int]]
+    """Run-length policy versions `[(version, tokens), ...]`; the tokens sum to R."""
+    parent: int = -1
+    """`step_index` whose context this prompt extends exactly, or -1."""
+    fork_reason: str = ""
+    """Why a step after the first has no parent at the tip: rewritten_history, template, retry, parallel, ..."""
+    finish_reason: str = "stop"
+    """stop | length | tool_calls | abort"""
+    temperature: float = 1.0
+    prompt_uid: str = ""
+    channel: str = ""
+    """Only set when the gateway knows it (registered from outside); else the group's channel counts."""
+    engine: str = ""
+    reward: float | None = None
+    """Reward given to this very step by a white-box agent."""
+
+
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the agent's side knows about a finished episode."""
+
+    env_reward: float = 0.0
+    """Sum of the environment's rewards."""
+    success: bool = False
+    turn_rewards: list[float] = []
+    """Environment reward per turn, aligned with `step_index`; may be empty."""
+    format_errors: int = 0
+    """Turns whose answer could not be read."""
+    actions: int = 0
+    truncated: bool = False
+    """The episode ran out of turns, actions or context."""
+    extra: dict[str, float] = {}
+    error: str = ""
+    """Why the episode failed (status "failed")."""
+
+
+class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The Steps of one episode with its end."""
+
+    uid: str
+    prompt_uid: str
+    channel: str
+    steps: list[Step]
+    status: str = "open"
+    """open | complete | failed"""
+    facts: Facts = Facts()
+    reward: float | None = None
+    reward_parts: dict[str, float] = {}
+    env: str = ""
+    task: dict[str, str] = {}
+    """What the scorer needs: ground truth, question, ... (from OpenGroup)."""
+
+
+class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The trajectories of one prompt."""
+
+    prompt_uid: str
+    env: str
+    trajectories: list[Trajectory]
+    opened_version: int = 0
+
+
+class Score(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reward for one trajectory; `error` names why scoring failed (the trajectory then counts as failed)."""
+
+    trajectory_uid: str
+    reward: float = 0.0
+    parts: dict[str, float] = {}
+    error: str = ""
+
+
+# ---------------------------------------------------------------- requests to the pool
+
+
+class OpenGroup(Message, frozen=True):
+    """Ask for a slot. Answered with GroupOpened, or Busy when `wait_s` passed without a free slot."""
+
+    prompt_uid: str
+    trajectory_uids: list[str]
+    channel: str = TRAIN
+    env: str = ""
+    task: dict[str, str] = {}
+    wait_s: float = 10.0
+
+
+class SubmitSteps(Message, frozen=True):
+    """Steps are on disk when Done comes back. A Step seen before (same trajectory and index) is counted, not stored."""
+
+    steps: list[Step]
+
+
+class CompleteTrajectory(Message, frozen=True):
+    """The episode is over and consists of `num_steps` Steps (they may still be on their way)."""
+
+    trajectory_uid: str
+    num_steps: int
+    status: str = "complete"
+    """complete | failed"""
+    facts: Facts = Facts()
+    reward: float | None = None
+    """A reward from outside; the trajectory then needs no scoring."""
+    prompt_uid: str = ""
+    channel: str = ""
+
+
+class TakeUnscored(Message, frozen=True):
+    """Lease complete trajectories without a reward; waits up to `wait_s` for the first."""
+
+    limit: int = 64
+    wait_s: float = 5.0
+
+
+class SubmitScores(Message, frozen=True):
+    scores: list[Score]
+
+
+class FetchBatch(Message, frozen=True):
+    """Lease `groups` ready groups of `channel`; waits up to `wait_s` until all of them are there, else Batch is empty."""
+
+    groups: int
+    channel: str = TRAIN
+    wait_s: float = 5.0
+    lease_s: float = 600.0
+
+
+class Ack(Message, frozen=True):
+    """The lease is used up: one outcome of OUTCOMES for every trajectory uid in it."""
+
+    lease: str
+    outcomes: dict[str, str]
+
+
+class Nack(Message, frozen=True):
+    """Give a lease back unused."""
+
+    lease: str
+
+
+class SetPolicyVersion(Message, frozen=True):
+    """All engines serve `version` now; groups that are too old leave the queue."""
+
+    version: int
+
+
+class GetStatistics(Message, frozen=True):
+    pass
+
+
+class TakeFinished(Message, frozen=True):
+    """Trajectories that reached an end (any channel) after `cursor`, for `trajectories/`, `traj` and `report`."""
+
+    cursor: int = 0
+    limit: int = 100
+
+
+# ---------------------------------------------------------------- requests to rollout
+
+
+class Evaluate(Message, frozen=True):
+    """Run the [[eval]] called `name` (all of them when empty) on the policy the engines serve now."""
+
+    step: int
+    name: str = ""
+    episodes: int = 0
+    """0: as configured."""
+    split: str = "val"
+    """val, or train (a warm start is measured on training instances)."""
+    run: str = ""
+    """Idempotency key: the same key is answered with the same result."""
+
+
+class EvalResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One measured rate, with what it has to be compared to (same instances)."""
+
+    step: int
+    env: str
+    name: str
+    temperature: float
+    episodes: int
+    success_rate: float
+    success_se: float
+    mean_reward: float
+    mean_turns: float = 0.0
+    format_errors: float = 0.0
+    floor: float | None = None
+    """Success of uniformly random play on the same instances."""
+    ceiling: float | None = None
+    """Success of optimal play on the same instances."""
+    policy_version: int = 0
+    seconds: float = 0.0
+
+
+# ---------------------------------------------------------------- replies
+
+
+class Done(Message, frozen=True):
+    accepted: int = 0
+    duplicate: int = 0
+    refused: int = 0
+    """Steps for trajectories that have already ended."""
+
+
+class GroupOpened(Message, frozen=True):
+    prompt_uid: str
+    policy_version: int = 0
+
+
+class Busy(Message, frozen=True):
+    """No slot; ask again."""
+
+    reason: str = ""
+
+
+class Unscored(Message, frozen=True):
+    trajectories: list[Trajectory] = []
+
+
+class Batch(Message, frozen=True):
+    """Empty `lease` means: not enough ready groups in time."""
+
+    lease: str = ""
+    groups: list[Group] = []
+    policy_version: int = 0
+
+
+class Statistics(Message, frozen=True):
+    values: dict[str, float] = {}
+    """Flat numbers, e.g. `train.created`, `train.trained`, `queue_ready`, `policy_version`."""
+
+
+class Finished(Message, frozen=True):
+    cursor: int = 0
+    trajectories: list[Trajectory] = []
+    outcomes: list[str] = []
+
+
+class Evaluated(Message, frozen=True):
+    results: list[EvalResult] = []
+
+
+class Refused(Message, frozen=True):
+    """The peer understood the request and says no; `reason` is for the user."""
+
+    reason: str
+
+
+PoolRequest = (
+    OpenGroup
+    | SubmitSteps
+    | CompleteTrajectory
+    | TakeUnscored
+    | SubmitScores
+    | FetchBatch
+    | Ack
+    | Nack
+    | SetPolicyVersion
+    | GetStatistics
+    | TakeFinished
+)
+Request = PoolRequest | Evaluate
+Reply = Done | GroupOpened | Busy | Unscored | Batch | Statistics | Finished | Evaluated | Refused
