@@ -162,7 +162,7 @@ class SubmitScores(Message, frozen=True):
 
 
 class FetchBatch(Message, frozen=True):
-    """Lease `groups` ready groups of `channel`; waits up to `wait_s` until all of them are there, else Batch is empty."""
+    """Lease `groups` ready groups of `channel`; waits up to `wait_s` for all of them, else Batch is empty."""
 
     groups: int
     channel: str = TRAIN
