@@ -1,4 +1,4 @@
-"""One evaluation: fixed held-out instances, success with its standard error, floor and ceiling on the same instances."""
+"""One evaluation: fixed held-out instances; success with its standard error, floor and ceiling on the same ones."""
 
 import asyncio
 import math
@@ -71,6 +71,7 @@ class Evaluator:
             name=one.name if request.split == "val" else f"{one.name}/{request.split}",
             temperature=temperature,
             episodes=episodes,
+            failed=len(errors),
             success_rate=rate,
             success_se=error,
             mean_reward=sum(fact.env_reward for fact in facts) / episodes,

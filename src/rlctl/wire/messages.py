@@ -227,6 +227,8 @@ class EvalResult(msgspec.Struct, frozen=True, omit_defaults=True):
     success_rate: float
     success_se: float
     mean_reward: float
+    failed: int = 0
+    """Episodes that ended in an error; they count as unsuccessful."""
     mean_turns: float = 0.0
     format_errors: float = 0.0
     floor: float | None = None
