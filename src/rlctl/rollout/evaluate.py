@@ -57,11 +57,9 @@ class Evaluator:
         facts = await asyncio.gather(
             *(self._episode(world, task, i, temperature, gate, key) for i, task in enumerate(tasks))
         )
-        failed = [fact.error for fact in facts if fact.error]
-        if failed:
-            raise RlctlError(
-                f"evaluation {one.name!r}: {len(failed)} of {episodes} episodes failed, first: {failed[0]}"
-            )
+        errors = [fact.error for fact in facts if fact.error]
+        if len(errors) == episodes:
+            raise RlctlError(f"evaluation {one.name!r}: every episode failed, the first with: {errors[0]}")
         statistics = await self._pool.ask(GetStatistics())
         rate, error = rate_with_error([task.key for task in tasks], [float(fact.success) for fact in facts])
         return EvalResult(
