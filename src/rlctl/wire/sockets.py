@@ -27,7 +27,7 @@ BURST = 256
 
 
 def _dealer(url: str) -> Any:
-    socket = zmq.Context.instance().socket(zmq.DEALER)
+    socket: Any = zmq.Context.instance().socket(zmq.DEALER)
     socket.setsockopt(zmq.IDENTITY, b"c" + uuid.uuid4().bytes)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
@@ -107,11 +107,7 @@ class Ask:
         self._waiting[frames[0]] = future
         deadline = loop.time() + timeout_s
 
-        def later() -> asyncio.TimerHandle:
-            return loop.call_at(min(loop.time() + self.retry_s, deadline), again)
-
         def again() -> None:
-            nonlocal timer
             if future.done():
                 return
             if loop.time() >= deadline:
@@ -119,14 +115,14 @@ class Ask:
                 future.set_exception(WireError(f"no answer from {self.url} to {name} within {timeout_s:g} s"))
                 return
             on_loop.send(frames)
-            timer = later()
+            timers.append(loop.call_at(min(loop.time() + self.retry_s, deadline), again))
 
         on_loop.send(frames)
-        timer = later()
+        timers = [loop.call_at(min(loop.time() + self.retry_s, deadline), again)]
         try:
             return _opened(await future)
         finally:
-            timer.cancel()
+            timers[-1].cancel()
             del self._waiting[frames[0]]
 
     def _received(self, frames: list[bytes]) -> None:
