@@ -165,14 +165,18 @@ async def measure(args: argparse.Namespace) -> None:
             await submit(pool, ask, many, 64, 8, "submit, batches of 64")
             stats = (await ask.ask(GetStatistics())).values
             tokens = stats["resident_steps"] * args.tokens
-            report("memory", rss_bytes_per_token=pool.rss / tokens, packed_bytes_per_token=stats["resident_bytes"] / tokens)
+            report(
+                "memory", rss_bytes_per_token=pool.rss / tokens, packed_bytes_per_token=stats["resident_bytes"] / tokens
+            )
             await fetch(pool, ask, many, len(many) // TURNS, 128)
             await ask.ask(Nack(""))
         finally:
             ask.close()
             pool.stop()
         last = list(read_metrics(Path(name) / "metrics" / "pool.jsonl"))[-1]
-        report("where the pool's time went", **{k: last[k] for k in ("phase_s", "phase_cpu_s", "process_cpu_s", "commits")})
+        report(
+            "where the pool's time went", **{k: last[k] for k in ("phase_s", "phase_cpu_s", "process_cpu_s", "commits")}
+        )
 
 
 def main() -> None:
