@@ -59,8 +59,17 @@ class Pool(Section):
     group_timeout_s: Seconds = 600.0
     """A group not complete after this is taken as it is, or expires when below `min_group_size`."""
     lease_timeout_s: Seconds = 900.0
+    """A leased batch that is not acknowledged after this goes back to the queue."""
+    score_timeout_s: Seconds = 60.0
+    """A trajectory handed out for scoring and not scored after this is handed out again."""
     fsync: bool = True
     """Acknowledged means on disk."""
+    journal_mb: Positive = 64
+    """Journal written between two snapshots of the state (more when the state itself is larger); older files are deleted."""
+    trajectories_mb: NonNegative = 4096
+    """Ended trajectories kept in the run directory, the oldest deleted first. 0: none."""
+    reward_port: Port = 0
+    """Where `rlctl reward` serves POST /score, on `host`. 0: a free one."""
 
 
 class Rollout(Section):
