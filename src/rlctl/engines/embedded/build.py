@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 
 from rlctl.config import Config
+from rlctl.engines.embedded.completions import Texts
 from rlctl.engines.embedded.general import General
 from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.lean import Lean, fits
@@ -33,23 +34,23 @@ def device_of(config: Config) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def build(config: Config, tokenizer: Any, seed: int) -> Generator:
-    """Load `config.model_dir` and put a generator around it."""
+def build(config: Config, tokenizer: Any, seed: int) -> tuple[Generator, Texts]:
+    """Load `config.model_dir` and put a generator around it; ends of turns as the generation config says."""
     torch.set_num_threads(config.engine.threads)
-    if config.model.init and not Path(config.model_dir).is_dir():
-        raise ConfigError(f"{config.model_dir}: the model is not there yet; `rlctl up` builds it before the engine starts")
     model = load_configured(config.model, config.model_dir, device_of(config))
     context = config.model.max_context
     forward = Lean(model, context) if fits(model.config) else General(model, context)
     log.info("%s on %s by the %s forward", type(model).__name__, forward.shape.device, type(forward).__name__.lower())
-    return Generator(
-        forward,
-        context,
-        config.engine.max_running,
-        config.engine.cache_tokens,
-        seed,
-        lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
-    )
+    texts = Texts(tokenizer, model.get_input_embeddings().num_embeddings, ends(model, tokenizer), context)
+    engine = config.engine
+    return Generator(forward, context, engine.max_running, engine.cache_tokens, seed, texts.decode), texts
+
+
+def ends(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Ids that end a response: the generation config's and the tokenizer's eos."""
+    configured = model.generation_config.eos_token_id if model.generation_config else None
+    found = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in [*found, tokenizer.eos_token_id] if i is not None)
 
 
 def read_published(folder: Path, version: int) -> tuple[dict[str, torch.Tensor], str]:

@@ -80,7 +80,9 @@ def _probe(model: Any) -> Shape:
         output = model(torch.zeros(1, 1, dtype=torch.long, device=weight.device), use_cache=True)
     cache = output.past_key_values
     if not isinstance(cache, DynamicCache) or any(type(layer).__name__ != "DynamicLayer" for layer in cache.layers):
-        raise ConfigError(f"the embedded engine needs full attention in every layer of {type(model).__name__}; use vllm")
+        raise ConfigError(
+            f"the embedded engine needs full attention in every layer of {type(model).__name__}; use vllm"
+        )
     shapes = {tuple(t.shape) for layer in cache.layers for t in (layer.keys, layer.values)}
     if len(shapes) != 1:
         raise ConfigError(f"the embedded engine needs keys and values of one width in {type(model).__name__}; use vllm")

@@ -64,7 +64,8 @@ class Generator:
         self.sessions = Sessions()
         self.phases = Phases()
         self.counts = dict.fromkeys(
-            ("prompt_tokens", "reused_tokens", "recomputed_tokens", "generated_tokens", "steps", "finished", "aborted"), 0
+            ("prompt_tokens", "reused_tokens", "recomputed_tokens", "generated_tokens", "steps", "finished", "aborted"),
+            0,
         )
 
     @property
@@ -104,7 +105,9 @@ class Generator:
         with torch.inference_mode():
             with self.phases("prefill"):
                 self._admit()
-                pending = [(s, s.length - s.cached) for s in self.batch.sequences if s.length - s.cached > 1 or not s.response]
+                pending = [
+                    (s, s.length - s.cached) for s in self.batch.sequences if s.length - s.cached > 1 or not s.response
+                ]
                 groups = padded_groups(pending, PREFILL_TOKENS)
             for group in groups:
                 with self.phases("prefill"):
