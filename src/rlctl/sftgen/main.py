@@ -1,0 +1,161 @@
+"""`rlctl sft-gen`: optimal demonstrations as chat JSONL, deterministic by seed whatever the number of workers.
+
+    blocks of seeds -> workers (rows.play) -> in the order of the seeds: duplicates out -> train.jsonl, test.jsonl
+
+A worker never decides what is written; that is done here, seed by seed, so the bytes do not depend on who was faster.
+Boards come from the splits `sft` and `sft_test`: they meet neither each other nor the boards of RL.
+"""
+
+import json
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlctl.config.serving import Env
+from rlctl.envs.splits import PATIENCE, too_few
+from rlctl.errors import ConfigError
+from rlctl.sftgen.rows import FILES, Block, Record, play
+
+BLOCK = 256
+Progress = Callable[[int, int], None]
+Summary = dict[str, Any]
+
+
+def generate(
+    env: Env,
+    out_dir: Path,
+    train_size: int,
+    test_size: int,
+    seed: int,
+    workers: int = 1,
+    max_depth: int = 100,
+    thoughts: bool = False,
+    episodes: int = 1,
+    progress: Progress | None = None,
+) -> Summary:
+    """Write `train_size` and `test_size` distinct instances, `episodes` rows each, and summary.json; return the summary.
+
+    `seed` is the first instance seed. Instances that need more than `max_depth` actions, or more than an episode of
+    `env` has, are counted and skipped. `progress(written, wanted)` is called after every block. Files get their names
+    when complete (until then `NAME.partial`). Raises ConfigError where the environment has too few instances.
+    """
+    _check(env, train_size, test_size, workers, max_depth, thoughts, episodes)
+    started, wanted = time.perf_counter(), {"sft": train_size, "sft_test": test_size}
+    out_dir.mkdir(parents=True, exist_ok=True)
+    paths = {split: out_dir / f"{name}.jsonl" for split, name in FILES.items()}
+    sink = _Sink(wanted)
+    partial = {split: path.with_suffix(".jsonl.partial") for split, path in paths.items()}
+    with partial["sft"].open("wb") as train, partial["sft_test"].open("wb") as test:
+        files = {"sft": train, "sft_test": test}
+        for records in _blocks(env, seed, workers, max_depth, thoughts, episodes, sink):
+            for record in records:
+                if sink.open_splits() and (split := sink.take(record)):
+                    files[split].write(record.rows)
+            if progress:
+                progress(sum(sink.written.values()), train_size + test_size)
+            if sink.missed >= PATIENCE and (short := sink.open_splits()):
+                raise too_few(env, short[0], wanted[short[0]], sink.written[short[0]])
+    for split, path in paths.items():
+        partial[split].replace(path)
+    summary = {
+        "env": env.model_dump(mode="json"),
+        "seed": seed,
+        "train": sink.written["sft"],
+        "test": sink.written["sft_test"],
+        "episodes": episodes,
+        "written": sum(sink.written.values()),
+        **sink.counts,
+        "seeds": sum(sink.written.values()) + sum(sink.counts.values()),
+        "workers": workers,
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    (out_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return summary
+
+
+def _check(
+    env: Env, train_size: int, test_size: int, workers: int, max_depth: int, thoughts: bool, episodes: int
+) -> None:
+    problems = [
+        f"{name} must be at least {least}, not {value}"
+        for name, value, least in (
+            ("--train-size", train_size, 0),
+            ("--test-size", test_size, 0),
+            ("--workers", workers, 1),
+            ("--max-depth", max_depth, 1),
+            ("--episodes", episodes, 1),
+        )
+        if value < least
+    ]
+    if thoughts and not env.think:
+        problems.append("--thoughts needs an environment that asks for them: -s env.think=true")
+    if problems:
+        raise ConfigError(problems)
+
+
+class _Sink:
+    """Decides seed by seed what is written, and counts everything else."""
+
+    def __init__(self, wanted: dict[str, int]) -> None:
+        self.wanted = wanted
+        self.written = dict.fromkeys(wanted, 0)
+        self.counts = dict.fromkeys(
+            ("duplicates", "unsolvable", "too_deep", "too_large", "no_instance", "other_splits", "surplus"), 0
+        )
+        """Every seed that was tried and not written: other_splits are boards of RL, surplus those of a full split."""
+        self.missed = 0
+        """Seeds since the last one written."""
+        self._seen: set[str] = set()
+
+    def open_splits(self) -> tuple[str, ...]:
+        return tuple(split for split, size in self.wanted.items() if self.written[split] < size)
+
+    def take(self, record: Record) -> str:
+        """The split to write this record to, or "" (counted)."""
+        self.missed += 1
+        if reason := self._refused(record):
+            self.counts[reason] += 1
+            return ""
+        self.missed = 0
+        self._seen.add(record.key)
+        self.written[record.split] += 1
+        return record.split
+
+    def _refused(self, record: Record) -> str:
+        if record.reason:
+            return record.reason
+        if record.split not in self.wanted:
+            return "other_splits"
+        if record.key in self._seen:
+            return "duplicates"
+        return "" if self.written[record.split] < self.wanted[record.split] else "surplus"
+
+
+def _blocks(
+    env: Env, seed: int, workers: int, max_depth: int, thoughts: bool, episodes: int, sink: _Sink
+) -> Iterator[list[Record]]:
+    """Blocks of records in the order of their seeds, until no split is open."""
+
+    def block(first: int) -> Block:
+        return Block(env, first, BLOCK, sink.open_splits(), max_depth, thoughts, episodes)
+
+    if workers == 1:
+        while sink.open_splits():
+            yield play(block(seed))
+            seed += BLOCK
+        return
+    # spawn: the caller may hold threads (torch, a progress bar), which a forked child would not survive for sure.
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting: deque[Future[list[Record]]] = deque()
+        try:
+            while sink.open_splits():
+                while len(waiting) < 3 * workers:
+                    waiting.append(pool.submit(play, block(seed)))
+                    seed += BLOCK
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
