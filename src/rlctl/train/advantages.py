@@ -1,7 +1,8 @@
 """Advantages of one group: rewards of the trajectories of one prompt -> one advantage each.
 
-All of them are pure: `rewards [G] -> advantages [G]`, float64. Trajectories that failed are left out by the caller, so they
-neither get tokens nor move the baseline. Equal rewards give exactly zero wherever there is a baseline (no rounding noise).
+All of them are pure: `rewards [G] -> advantages [G]`, float64. Trajectories that failed are left out by the caller,
+so they neither get tokens nor move the baseline. Equal rewards give exactly zero wherever there is a baseline (no
+rounding noise).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ EPSILON = 1e-6
 
 
 def grpo(rewards: np.ndarray) -> np.ndarray:
-    """`A_i = (R_i - mean R) / (std R + 1e-6)` with the unbiased std (G - 1). Source: DeepSeekMath, arXiv 2402.03300, 4.1."""
+    """`A_i = (R_i - mean R) / (std R + 1e-6)`, unbiased std (G - 1). Source: arXiv 2402.03300, 4.1."""
     return dr_grpo(rewards) / (_std(rewards) + EPSILON)
 
 

@@ -5,9 +5,9 @@ A micro-batch holds at most `micro_tokens` tokens (padding counted), but at leas
 - unpacked: one sample per row, rows sorted by length, padded on the right. A causal model needs no mask for that.
 - packed: several samples per row (first-fit decreasing), positions restarting at 0, attention block-diagonal.
 
-Measured on 2 cores (128 episodes of 4 to 10 turns of 32 tokens, 0.18M parameters; forward and backward of all): unpacked
-0.57 CPU-s, packed 0.59 CPU-s in rows of 320 and 1.1 in rows of 1024. So unpacked is the default there; the cuts between micro-batches
-are chosen to minimise padding plus a fixed cost per forward pass.
+Measured on 2 cores (128 episodes of 4 to 10 turns of 32 tokens, 0.18M parameters; forward and backward of all):
+unpacked 0.57 CPU-s, packed 0.59 CPU-s in rows of 320 and 1.1 in rows of 1024. So unpacked is the default there; the
+cuts between micro-batches are chosen to minimise padding plus a fixed cost per forward pass.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Minibatch:
 
 
 def minibatches(samples: Sequence[TrainSample], count: int, seed: Sequence[int]) -> list[list[TrainSample]]:
-    """Deal whole trajectories, shuffled by `seed`, into at most `count` minibatches whose sizes differ by one at most."""
+    """Deal whole trajectories, shuffled by `seed`, into at most `count` minibatches of (nearly) equal size."""
     by_uid: dict[str, list[TrainSample]] = {}
     for sample in samples:
         by_uid.setdefault(sample.uid, []).append(sample)
@@ -98,7 +98,8 @@ def grid(
 def cuts(widths: Sequence[int], budget: int) -> list[tuple[int, int]]:
     """Cut rows sorted by falling width into runs `[a, b)` that minimise `sum(padded area + PASS_TOKENS)`.
 
-    A run's area is `widths[a] * (b - a) <= budget`, except that a run of one row is always allowed. Dynamic programme, O(n * rows per run).
+    A run's area is `widths[a] * (b - a) <= budget`, except that a run of one row is always allowed. Dynamic
+    programme, O(n * rows per run).
     """
     n = len(widths)
     best, cut = [0.0] * (n + 1), [0] * (n + 1)
@@ -134,7 +135,7 @@ def _packed_rows(samples: Sequence[TrainSample], capacity: int) -> list[list[int
 
 
 def _multiple(chunks: list[list[int]], ranks: int) -> list[list[int]]:
-    """Split the chunks with most rows until there is a multiple of `ranks`; empty ones when nothing is left to split."""
+    """Split the chunks with most rows, or add empty ones, until there is a multiple of `ranks`."""
     chunks = list(chunks)
     while len(chunks) % ranks:
         largest = max(range(len(chunks)), key=lambda c: len(chunks[c]))

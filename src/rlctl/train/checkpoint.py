@@ -1,7 +1,9 @@
-"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer.pt` and `state.json`; resuming gives the run that would have been.
+"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer.pt`, `state.json`.
 
-Optimizer moments are stored whole and by parameter name, so a run can be resumed on another number of ranks. `checkpoints/latest`
-names the last one that is complete; it is written after it, and both are atomic.
+Resuming gives the run that would have been: the same batch gives the same loss to the last bit on one rank.
+
+Optimizer moments are stored whole and by parameter name, so a run can be resumed on another number of ranks.
+`checkpoints/latest` names the last one that is complete; it is written after it, and both are atomic.
 """
 
 import json
@@ -36,7 +38,7 @@ class State:
     version: int = 0
     """Policy version that goes with these weights."""
     lease: str = ""
-    """Lease of the batch of this step: acknowledged again after a resume, since the old process may not have got to it."""
+    """Lease of this step's batch, acknowledged again after a resume: the old process may not have got to it."""
     outcomes: dict[str, str] = field(default_factory=dict)
     """Outcome per trajectory of that batch."""
 
@@ -101,7 +103,7 @@ def _rng() -> dict[str, Any]:
     name, keys, *rest = np.random.get_state()
     states: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),  # type: ignore[union-attr]
+        "numpy": (name, np.asarray(keys).tolist(), *rest),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():

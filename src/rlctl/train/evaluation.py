@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def due(config: Config, step: int) -> list[str]:
-    """Names of the [[eval]] tables to measure after `step`: all at the start and the end, else those whose turn it is."""
+    """Names of the [[eval]] tables to measure after `step`: all at start and end, else those whose turn it is."""
     edge = step in (0, config.run.steps)
     return [one.name for one in config.eval if edge or (one.every and step % one.every == 0)]
 

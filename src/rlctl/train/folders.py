@@ -1,4 +1,4 @@
-"""Durable folders: written beside their final name, synced to disk, renamed; so a folder is either whole or not there."""
+"""Durable folders: written beside their final name, synced to disk, renamed; either whole or not there."""
 
 import hashlib
 import os
@@ -43,7 +43,7 @@ def sync(path: Path) -> None:
 
 
 def prune(folder: Path, prefix: str, keep: int, spare: str = "") -> list[str]:
-    """Delete all but the `keep` highest-numbered `PREFIX<number>` folders (never `spare`); names of the deleted ones."""
+    """Delete all but the `keep` highest-numbered `PREFIX<number>` folders, never `spare`; names of the deleted."""
     numbered = [p for p in folder.glob(f"{prefix}*") if p.is_dir() and p.name.removeprefix(prefix).isdigit()]
     numbered.sort(key=lambda p: int(p.name.removeprefix(prefix)))
     gone = [p for p in numbered[:-keep] if p.name != spare]

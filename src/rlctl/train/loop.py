@@ -139,7 +139,7 @@ class Run:
             self.say(row)
 
     def prepare(self) -> tuple[Batch, Shaped, list[Plan]]:
-        """Rank 0: the next batch, its samples and outcomes, and every rank's plan (empty when the batch has no signal)."""
+        """Rank 0: the next batch, its samples and outcomes, every rank's plan (empty without signal)."""
         assert self.source is not None
         config, step = self.config, self.state.step
         with self.phases("wait"):
@@ -222,8 +222,8 @@ def _check(config: Config) -> None:
         problems.append("engine.urls is empty: the trainer has no engine to publish to (`rlctl up` fills it)")
     if config.rollout.top_p < 1:
         problems.append(
-            f"rollout.top_p = {config.rollout.top_p:g}: the engine's log-probabilities would be of a cut distribution, the "
-            "trainer's of the whole one; train with top_p = 1"
+            f"rollout.top_p = {config.rollout.top_p:g}: the engine's log-probabilities would be of a cut "
+            "distribution, the trainer's of the whole one; train with top_p = 1"
         )
     if problems:
         raise ConfigError(problems)

@@ -1,8 +1,8 @@
 """Losses over trainable tokens, as sums.
 
-Every function works on flat arrays `[N]`, one entry per trainable token of a micro-batch, and returns a SUM. The caller divides by
-one global count (over ranks, micro-batches and the whole minibatch), so the gradient does not depend on how the batch is cut.
-`weights [N]` carry the aggregation: see `aggregate`.
+Every function works on flat arrays `[N]`, one entry per trainable token of a micro-batch, and returns a SUM. The
+caller divides by one global count (over ranks, micro-batches and the whole minibatch), so the gradient does not
+depend on how the batch is cut. `weights [N]` carry the aggregation: see `aggregate`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,8 +58,9 @@ def aggregate(samples: Sequence[TrainSample], aggregation: str) -> tuple[list[fl
 def ppo_clip(logprobs: torch.Tensor, tokens: Tokens, low: float, high: float, dual: float) -> tuple[torch.Tensor, Sums]:
     """Clipped surrogate with separate bounds and an optional dual clip, summed with the tokens' weights.
 
-    `r = exp(logp - behaviour)`, `l = max(-A r, -A clip(r, 1 - low, 1 + high))`; for A < 0 and c = dual > 1, `l = min(l, -c A)`.
-    Sources: PPO arXiv 1707.06347 eq. 7; clip-higher arXiv 2503.14476 eq. 10; dual clip arXiv 1912.09729 eq. 5.
+    `r = exp(logp - behaviour)`, `l = max(-A r, -A clip(r, 1 - low, 1 + high))`; for A < 0 and c = dual > 1, `l =
+    min(l, -c A)`. Sources: PPO arXiv 1707.06347 eq. 7; clip-higher arXiv 2503.14476 eq. 10; dual clip arXiv
+    1912.09729 eq. 5.
     """
     ratio = (logprobs - tokens.behaviour).exp()
     plain, advantages = -tokens.advantages * ratio, tokens.advantages
@@ -80,7 +81,7 @@ def ppo_clip(logprobs: torch.Tensor, tokens: Tokens, low: float, high: float, du
 
 
 def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Estimate of KL(reference || policy) per token from samples of the reference: `exp(x) - 1 - x`, x = logp - ref >= 0.
+    """KL(reference || policy) per token, estimated on samples of the reference: `exp(x) - 1 - x`, x = logp - ref.
 
     `[N], [N] -> [N]`; unbiased, never negative. Source: J. Schulman, "Approximating KL Divergence", 2020.
     """

@@ -19,8 +19,8 @@ Loss = Callable[[torch.Tensor, torch.Tensor, Tokens], tuple[torch.Tensor, Sums]]
 class Schedule:
     """A transformers schedule as a pure function of the position, so that resuming needs only a number.
 
-    `lr(n) = lr * f(n)` during warm-up, then `lr * max(f(n), min_lr_fraction)`, with f the schedule by that name. "constant" with
-    warm-up steps means "constant_with_warmup".
+    `lr(n) = lr * f(n)` during warm-up, then `lr * max(f(n), min_lr_fraction)`, with f the schedule by that name.
+    "constant" with warm-up steps means "constant_with_warmup".
     """
 
     def __init__(self, config: Optim, total: int) -> None:
@@ -78,8 +78,8 @@ def step(
 ) -> Update:
     """Forward and backward over all micro-batches, clip, step.
 
-    Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A non-finite gradient
-    norm is the same on all ranks, so all of them skip together.
+    Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A
+    non-finite gradient norm is the same on all ranks, so all of them skip together.
     """
     parts: list[Sums] = []
     for micro in minibatch.micros:

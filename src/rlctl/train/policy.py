@@ -1,4 +1,4 @@
-"""The trained model: loading, LoRA, activation checkpointing, sharding; forward pass to log-probabilities of trainable tokens only."""
+"""The trained model: loading, LoRA, activation checkpointing, sharding, export; log-probabilities of micro-batches."""
 
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ ADAPTER = "default"
 
 
 class Policy(nn.Module):
-    """A causal language model that answers with log-probabilities and entropies of the trainable tokens of a micro-batch.
+    """A causal language model that answers with log-probabilities and entropies of the trainable tokens.
 
-    The logits of other positions are never computed: a hook hands the output layer only the rows that predict trainable tokens, so
-    whatever the model does after that layer (scaling, soft-capping) still happens.
+    The logits of other positions are never computed: a hook hands the output layer only the rows that predict
+    trainable tokens, so whatever the model does after that layer (scaling, soft-capping) still happens.
     """
 
     def __init__(self, lm: Any) -> None:
@@ -62,7 +62,10 @@ def tokens_of(micro: MicroBatch, device: torch.device) -> Tokens:
 
 
 def load(path: str, config: Config, ranks: Ranks) -> Policy:
-    """The model in `path`, ready to train: float32 master weights, computing in `model.dtype`. ConfigError if it cannot be read."""
+    """The model in `path`, ready to train: float32 master weights, computing in `model.dtype`.
+
+    ConfigError if it cannot be read.
+    """
     policy = Policy(_load_lm(path, config).to(ranks.device))
     if config.train.lora.rank:
         _add_lora(policy, config)
@@ -111,7 +114,8 @@ def _without_dropout(policy: Policy) -> None:
 def _shard(policy: Policy, config: Config, ranks: Ranks) -> None:
     """FSDP2 over all ranks. "none" keeps whole weights on each: a mesh whose shard side is 1, the same code.
 
-    One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes nothing).
+    One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes
+    nothing).
     """
     if config.model.dtype == "float16":
         raise ConfigError("model.dtype = float16 would need loss scaling to train; use bfloat16 or float32")
@@ -144,8 +148,8 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
     """Weights under their Hugging Face names, on the CPU, in `dtype`, LoRA merged, tied copies once.
 
-    All ranks must call it; only those with `keep` get anything. LoRA: `W + alpha / r * B A`, computed on a copy, so that the
-    frozen weights do not drift. Source: arXiv 2106.09685, eq. 3.
+    All ranks must call it; only those with `keep` get anything. LoRA: `W + alpha / r * B A`, computed on a copy, so
+    that the frozen weights do not drift. Source: arXiv 2106.09685, eq. 3.
     """
     target = getattr(torch, dtype)
     scale = {name: module.scaling[ADAPTER] for name, module in policy.named_modules() if hasattr(module, "lora_A")}
@@ -167,7 +171,7 @@ def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
 
 
 def trainable_state(policy: Policy, keep: bool) -> dict[str, torch.Tensor]:
-    """Exact values of the trained parameters under their own names; all ranks must call it, those with `keep` get them."""
+    """Exact values of the trained parameters by name; all ranks must call it, those with `keep` get them."""
     state = {}
     for name, parameter in policy.named_parameters():
         if parameter.requires_grad:

@@ -1,7 +1,8 @@
-"""New weights to the engines: a folder on disk, `PUT /policy` to every engine at once, and their word that they serve it.
+"""New weights to the engines: a folder on disk, `PUT /policy` to all at once, and their word that they serve it.
 
-`weights/vN/` is written whole or not at all (see `folders`): `model.safetensors`, `config.json`, `PUBLISHED.json {"version", "sha256":
-{"model.safetensors": hex}}`. Publishing succeeds only when every engine has answered with this version and this checksum.
+`weights/vN/` is written whole or not at all (see `folders`): `model.safetensors`, `config.json`, `PUBLISHED.json
+{"version", "sha256": {"model.safetensors": hex}}`. Publishing succeeds only when every engine has answered with this
+version and this checksum.
 """
 
 import json
@@ -43,7 +44,10 @@ def save_hf(policy: Policy, weights: dict[str, torch.Tensor], folder: Path, dtyp
 
 
 def write(policy: Policy, folder: Path, version: int, dtype: str, ranks: Ranks) -> str:
-    """Write the policy to `folder` as `version` (every rank calls it, rank 0 writes); the checksum, "" on other ranks."""
+    """Write the policy to `folder` as `version` (every rank calls it, rank 0 writes).
+
+    The checksum, "" on other ranks.
+    """
     weights = export(policy, dtype, keep=ranks.first)
     if not ranks.first:
         return ""

@@ -1,7 +1,8 @@
 """The processes of one trainer: torchrun's ranks, or the one process there is without torchrun.
 
-Tensors of the model travel over nccl (CUDA) or gloo (CPU); what is not a tensor travels over a gloo group of its own, whose waits are
-unbounded, because rank 0 may wait hours for a batch. A rank that dies closes its sockets, which ends the others.
+Tensors of the model travel over nccl (CUDA) or gloo (CPU); what is not a tensor travels over a gloo group of its own,
+whose waits are unbounded, because rank 0 may wait hours for a batch. A rank that dies closes its sockets, which ends
+the others.
 """
 
 import os

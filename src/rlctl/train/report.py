@@ -19,10 +19,11 @@ PER_TOKEN = {
 
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means over the optimizer steps of one training step; each entry holds global sums, `divisor`, `grad_norm`, `lr`, `skipped`.
+    """Means over the optimizer steps of one training step, each given as global sums with divisor, norm, lr, skipped.
 
-    `loss`: mean over optimizer steps of sum / divisor. `kl_behaviour`, `logprob_gap_mean`, `logprob_gap_max`: of the first optimizer step
-    only, before the weights move, so they measure engine against trainer (and staleness), not the update.
+    `loss`: mean over optimizer steps of sum / divisor. `kl_behaviour`, `logprob_gap_mean`, `logprob_gap_max`: of the
+    first optimizer step only, before the weights move, so they measure engine against trainer (and staleness), not
+    the update.
     """
     if not updates:
         return {"updates": 0, "skipped_updates": 0}

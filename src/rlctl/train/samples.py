@@ -1,7 +1,7 @@
-"""Steps -> training samples: every response token trainable in exactly one sample, in exactly the context the engine saw.
+"""Steps -> training samples: every response token trains in exactly one sample, in the context the engine saw.
 
-A chain of `Step.parent` is one sample. Where two steps extend the same parent, the first (lowest `step_index`) goes on with
-the parent's sample; every other one starts a new sample whose context is shared, hence masked:
+A chain of `Step.parent` is one sample. Where two steps extend the same parent, the first (lowest `step_index`) goes
+on with the parent's sample; every other one starts a new sample whose context is shared, hence masked:
 
     0 -- 1 -- 2          sample A: 0* 1* 2*
           \\-- 3 -- 4     sample B: 0  1  3* 4*        (* = trainable response)
@@ -26,7 +26,10 @@ class BadSteps(ValueError):
 
 @dataclass(frozen=True)
 class TrainSample:
-    """One token sequence `[T]` with what the loss needs at each position; entries where `loss_mask` is False mean nothing."""
+    """One token sequence `[T]` with what the loss needs at each position.
+
+    Entries where `loss_mask` is False mean nothing.
+    """
 
     uid: str
     """Trajectory."""

@@ -39,10 +39,11 @@ class Shaped:
 def shape(groups: Sequence[Group], algo: Algo, max_context: int) -> Shaped:
     """Samples and outcomes of a batch.
 
-    A trajectory is `failed` (no tokens, no part in the baseline) when its episode failed, when it has no reward, or when its steps
-    cannot be trained on. One that is longer than `max_context` tokens in any sample is `overlong`: its reward is real, so it
-    counts in the baseline, but its tokens are left out. A group without signal is `zero_variance` under `algo.zero_variance =
-    "drop"`. Dynamic sampling (fetching more groups for dropped ones) belongs to the caller, who sees `flat_groups`.
+    A trajectory is `failed` (no tokens, no part in the baseline) when its episode failed, when it has no reward, or
+    when its steps cannot be trained on. One that is longer than `max_context` tokens in any sample is `overlong`: its
+    reward is real, so it counts in the baseline, but its tokens are left out. A group without signal is
+    `zero_variance` under `algo.zero_variance = "drop"`. Dynamic sampling (fetching more groups for dropped ones)
+    belongs to the caller, who sees `flat_groups`.
     """
     shaped = Shaped(samples=[], outcomes={}, groups=len(groups))
     flat = 0
