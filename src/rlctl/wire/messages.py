@@ -162,7 +162,7 @@ class SubmitScores(Message, frozen=True):
 
 
 class FetchBatch(Message, frozen=True):
-    """Lease `groups` ready groups of `channel`; waits up to `wait_s` until all of them are there, else Batch is empty."""
+    """Lease `groups` ready groups of `channel`; waits up to `wait_s` for all of them, else Batch is empty."""
 
     groups: int
     channel: str = TRAIN
@@ -227,6 +227,8 @@ class EvalResult(msgspec.Struct, frozen=True, omit_defaults=True):
     success_rate: float
     success_se: float
     mean_reward: float
+    failed: int = 0
+    """Episodes that ended in an error; they count as unsuccessful."""
     mean_turns: float = 0.0
     format_errors: float = 0.0
     floor: float | None = None

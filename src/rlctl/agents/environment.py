@@ -1,0 +1,29 @@
+"""The built-in agent: plays a text environment, one chat completion per turn."""
+
+import asyncio
+from typing import Any
+
+from rlctl.agents.client import CallFailed, Client
+from rlctl.envs.episode import Episode
+from rlctl.wire.messages import Facts
+
+
+async def play(client: Client, base_url: str, episode: Episode, sampling: dict[str, Any], timeout_s: float) -> Facts:
+    """Run `episode` to its end and report it to the gateway; a failure is data (Facts.error), not an exception."""
+    error = ""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not episode.done:
+                reply = await client.chat(base_url, episode.messages, sampling)
+                episode.feed(reply.text)
+    except CallFailed as failure:
+        error = str(failure)
+    except TimeoutError:
+        error = f"episode_timeout: not over after {timeout_s:g} s"
+    facts = episode.facts(error)
+    end = {"status": "failed" if error else "complete", "facts": facts, "error": error}
+    try:
+        await client.complete(base_url, end)
+    except CallFailed as failure:
+        return episode.facts(f"{error or 'end not recorded'}; {failure}")
+    return facts

@@ -1,0 +1,1 @@
+"""Policies on disk: the model built on the spot, and the one way any model is loaded."""

@@ -1,0 +1,52 @@
+"""The one way a policy is loaded: by trainer and engine alike, so that both compute with the same numbers."""
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlctl.config.learning import Model
+from rlctl.errors import ConfigError
+from rlctl.models.paths import check_model_path
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_policy(
+    path: str,
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
+    revision: str = "",
+    device: str | torch.device = "cpu",
+) -> Any:
+    """The causal language model at `path` (folder or Hugging Face id), in eval mode on `device`.
+
+    Raises ConfigError when there is no such model or transformers cannot make one of it.
+    """
+    check_model_path(path, revision)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            trust_remote_code=trust_remote_code,
+            revision=revision or "main",
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"model.path = {path!r} cannot be loaded: {error}") from error
+    return model.to(device).eval()
+
+
+def load_configured(model: Model, path: str, device: str | torch.device = "cpu") -> Any:
+    """`load_policy` with the settings of the [model] section; `path` is `Config.model_dir`."""
+    return load_policy(path, model.dtype, model.attention, model.trust_remote_code, model.revision, device)
+
+
+def load_tokenizer(path: str, trust_remote_code: bool = False, revision: str = "") -> Any:
+    """The tokenizer at `path`; ConfigError when there is none."""
+    check_model_path(path, revision)
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code, revision=revision or "main")
+    except (OSError, ValueError, ImportError) as error:
+        raise ConfigError(f"model.path = {path!r}: its tokenizer cannot be loaded: {error}") from error

@@ -1,0 +1,1 @@
+"""Runs agents on environments: groups for training without end, evaluations when asked."""

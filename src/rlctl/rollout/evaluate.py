@@ -1,0 +1,139 @@
+"""One evaluation: fixed held-out instances; success with its standard error, floor and ceiling on the same ones."""
+
+import asyncio
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlctl.agents.client import Client
+from rlctl.agents.environment import play
+from rlctl.config import Config
+from rlctl.config.serving import Env, Eval
+from rlctl.envs.base import Instance, family
+from rlctl.envs.episode import Episode
+from rlctl.envs.splits import instances
+from rlctl.errors import RlctlError
+from rlctl.rollout.instances import tag_of
+from rlctl.wire.messages import VAL, EvalResult, Evaluate, Facts, GetStatistics, OpenGroup
+from rlctl.wire.sockets import Ask
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What success has to be compared to."""
+
+    floor: float
+    """Uniformly random play."""
+    ceiling: float
+    """Optimal play."""
+
+
+class Evaluator:
+    """Runs evaluations against the gateway; floors and ceilings are worked out once per set of instances."""
+
+    def __init__(self, config: Config, client: Client, pool: Ask) -> None:
+        self._config = config
+        self._client = client
+        self._pool = pool
+        self._limits: dict[tuple[str, str, int], Limits] = {}
+
+    async def run(self, request: Evaluate) -> list[EvalResult]:
+        """All configured evaluations, or the one asked for."""
+        chosen = [one for one in self._config.eval or [Eval()] if not request.name or one.name == request.name]
+        if not chosen:
+            raise RlctlError(f"no [[eval]] is called {request.name!r}")
+        return [await self._measure(one, request) for one in chosen]
+
+    async def _measure(self, one: Eval, request: Evaluate) -> EvalResult:
+        env = self._config.env_by_tag(one.env)
+        episodes = request.episodes or one.episodes
+        temperature = self._config.rollout.temperature if request.split == "train" else one.temperature
+        tasks = held_out(env, request.split, episodes)
+        limits = await self._compared_to(env, request.split, tasks)
+        started = time.monotonic()
+        gate = asyncio.Semaphore(self._config.rollout.concurrency)
+        key = uuid.uuid4().hex[:12]
+        facts = await asyncio.gather(
+            *(self._episode(env, task, i, temperature, gate, key) for i, task in enumerate(tasks))
+        )
+        failed = [fact.error for fact in facts if fact.error]
+        if failed:
+            raise RlctlError(
+                f"evaluation {one.name!r}: {len(failed)} of {episodes} episodes failed, first: {failed[0]}"
+            )
+        statistics = await self._pool.ask(GetStatistics())
+        rate, error = rate_with_error([task.key for task in tasks], [float(fact.success) for fact in facts])
+        return EvalResult(
+            step=request.step,
+            env=tag_of(env),
+            name=one.name if request.split == "val" else f"{one.name}/{request.split}",
+            temperature=temperature,
+            episodes=episodes,
+            failed=len(errors),
+            success_rate=rate,
+            success_se=error,
+            mean_reward=sum(fact.env_reward for fact in facts) / episodes,
+            mean_turns=sum(len(fact.turn_rewards) for fact in facts) / episodes,
+            format_errors=sum(fact.format_errors for fact in facts) / episodes,
+            floor=limits.floor,
+            ceiling=limits.ceiling,
+            policy_version=int(statistics.values.get("policy_version", 0)),
+            seconds=time.monotonic() - started,
+        )
+
+    async def _episode(
+        self, env: Env, instance: Instance, index: int, temperature: float, gate: asyncio.Semaphore, key: str
+    ) -> Facts:
+        uid, prompt = f"val-{key}-{index}", f"val-{key}-{index}"
+        rollout = self._config.rollout
+        async with gate:
+            await self._pool.ask(OpenGroup(prompt_uid=prompt, trajectory_uids=[uid], channel=VAL, env=tag_of(env)))
+            sampling = {"temperature": temperature, "max_tokens": rollout.max_tokens}
+            if temperature:
+                sampling["top_p"] = rollout.top_p
+            base_url = f"{self._config.gateway_url}/{uid}/{prompt}/v1"
+            return await play(
+                self._client, base_url, Episode(env, family(env), instance, stream=index), sampling, rollout.timeout_s
+            )
+
+    async def _compared_to(self, env: Env, split: str, tasks: Sequence[Instance]) -> Limits:
+        key = (tag_of(env), split, len(tasks))
+        if key not in self._limits:
+            self._limits[key] = await asyncio.to_thread(limits_of, env, tasks)
+        return self._limits[key]
+
+
+def held_out(env: Env, split: str, episodes: int) -> list[Instance]:
+    """`episodes` instances of a split, always the same; each once while there are enough, then again."""
+    distinct = list(instances(env, split, episodes, env.seed))
+    return [distinct[i % len(distinct)] for i in range(episodes)]
+
+
+def limits_of(env: Env, tasks: Sequence[Instance]) -> Limits:
+    """Success of random and of optimal play, averaged over the very instances that are evaluated."""
+    world = family(env)
+    distinct = {task.key: task for task in tasks}
+    floors = {key: world.floor(task, env.max_actions) for key, task in distinct.items()}
+    ceilings = {key: world.ceiling(task, env.max_actions) for key, task in distinct.items()}
+    return Limits(
+        floor=sum(floors[task.key] for task in tasks) / len(tasks),
+        ceiling=sum(ceilings[task.key] for task in tasks) / len(tasks),
+    )
+
+
+def rate_with_error(keys: Sequence[str], values: Sequence[float]) -> tuple[float, float]:
+    """Mean and its standard error; episodes of one instance are not independent, so instances are the units.
+
+    With m instances, instance means v_i and episode shares w_i (sum 1): se = sqrt(m/(m-1) sum w_i^2 (v_i - mean)^2).
+    """
+    groups: dict[str, list[float]] = {}
+    for key, value in zip(keys, values, strict=True):
+        groups.setdefault(key, []).append(value)
+    mean = sum(values) / len(values)
+    m = len(groups)
+    if m < 2:
+        return mean, 0.0
+    spread = sum((len(g) / len(values)) ** 2 * (sum(g) / len(g) - mean) ** 2 for g in groups.values())
+    return mean, math.sqrt(m / (m - 1) * spread)

@@ -1,0 +1,86 @@
+"""The rollout process.
+
+tasks (instances.stream) --OpenGroup--> pool            waits here while enough groups are in flight
+     group_size episodes --chat--> gateway --> engine   (agents.environment.play)
+     end of episode --complete_trajectory--> gateway --> pool
+
+trainer --Evaluate--> this process --> Evaluated        same agents, held-out instances, channel "val"
+"""
+
+import asyncio
+
+from rlctl.agents.client import Client
+from rlctl.config import Config
+from rlctl.errors import RlctlError, WireError
+from rlctl.rollout.evaluate import Evaluator
+from rlctl.rollout.groups import Groups
+from rlctl.rollout.instances import stream
+from rlctl.rollout.tally import Tally
+from rlctl.telemetry import logs
+from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.process import announce, until_signal
+from rlctl.wire.messages import Evaluate, Evaluated, GetStatistics, Refused, Reply, Request
+from rlctl.wire.sockets import Answer, Ask
+
+METRICS_EVERY_S = 2.0
+
+
+def main(config: Config) -> None:
+    logs.setup("rollout")
+    if not config.env:
+        raise RlctlError("rollout needs at least one [[env]] in the configuration")
+    asyncio.run(until_signal(serve(config)))
+
+
+async def serve(config: Config) -> None:
+    """Roll out and answer evaluations until cancelled."""
+    pool = Ask(config.pool_url)
+    control = Answer(config.rollout.host, config.rollout.port)
+    tally = Tally()
+    try:
+        async with Client(config.rollout.timeout_s, config.rollout.retries) as client:
+            drawn = await pool.ask(GetStatistics())
+            tasks = stream(config, skip=int(drawn.values.get("train.groups", 0)))
+            desk = Desk(Evaluator(config, client, pool))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(control.serve(desk.answer))
+                group.create_task(Groups(config, client, pool, tally).run(tasks))
+                group.create_task(report(config, tally))
+                announce(config.run_dir, "rollout", control.url)
+    finally:
+        control.close()
+        pool.close()
+
+
+class Desk:
+    """Answers requests; a question asked again while its evaluation runs (same `run` key) waits for the same result."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._results: dict[str, asyncio.Task[Evaluated]] = {}
+
+    async def answer(self, request: Request) -> Reply:
+        if not isinstance(request, Evaluate):
+            return Refused(f"the rollout process answers Evaluate, not {type(request).__name__}")
+        key = request.run or repr(request)
+        if key not in self._results:
+            self._results[key] = asyncio.create_task(self._evaluate(request))
+        try:
+            return await asyncio.shield(self._results[key])
+        except RlctlError as error:
+            del self._results[key]
+            raise WireError(str(error)) from error
+
+    async def _evaluate(self, request: Evaluate) -> Evaluated:
+        return Evaluated(await self._evaluator.run(request))
+
+
+async def report(config: Config, tally: Tally) -> None:
+    metrics = Metrics(config.run_dir, "rollout")
+    try:
+        while True:
+            await asyncio.sleep(METRICS_EVERY_S)
+            metrics.write(**tally.row())
+    finally:
+        metrics.write(**tally.row())
+        metrics.close()
