@@ -44,7 +44,7 @@ class State:
 
 
 def save(
-    root: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, model_dir: str, dtype: str, ranks: Ranks
+    root: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, tokenizer: Any, dtype: str, ranks: Ranks
 ) -> Path:
     """Write `root/step_N` and move `latest` to it; every rank calls it, rank 0 writes."""
     weights = policies.export(policy, dtype, keep=ranks.first)
@@ -58,7 +58,7 @@ def save(
     def fill(temporary: Path) -> None:
         (temporary / "hf").mkdir()
         publish.save_hf(policy, weights, temporary / "hf", dtype)
-        copy_tokenizer(model_dir, temporary / "hf")
+        tokenizer.save_pretrained(temporary / "hf")
         torch.save({"parameters": exact, "optimizer": moments, "rng": dice}, temporary / "trainer.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
 
@@ -90,13 +90,6 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, rank
     set_optimizer_state_dict(policy, optimizer, optim_state_dict=saved["optimizer"], options=WHOLE)
     if ranks.rank < len(saved["rng"]):
         _set_rng(saved["rng"][ranks.rank])
-
-
-def copy_tokenizer(source: str, folder: Path) -> None:
-    """Save the tokenizer of `source` (path or id) beside the weights."""
-    from transformers import AutoTokenizer
-
-    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
 
 
 def _rng() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 
 from rlctl.config import Config
 from rlctl.config.learning import Optim
+from rlctl.models.load import load_tokenizer
 from rlctl.train import optim, policy
 from rlctl.train.batches import Minibatch, grid
 from rlctl.train.optim import Loss, Schedule
@@ -25,6 +26,7 @@ class Learner:
         self.settings = settings
         self.ranks = ranks
         self.policy = policy.load(path, config, ranks)
+        self.tokenizer = load_tokenizer(path, config.model.trust_remote_code, config.model.revision)
         self.optimizer = optim.adamw(self.policy.parameters(), settings)
         self.schedule = Schedule(settings, total)
 

@@ -19,19 +19,12 @@ Why this order. A batch is fetched under a lease; until it is acknowledged it co
 
 import json
 import logging
-import signal
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import FrameType
 from typing import Any
-
-import torch
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError
-from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce
 from rlctl.train import checkpoint, folders, publish, report
@@ -45,6 +38,7 @@ from rlctl.train.policy import start_path
 from rlctl.train.ranks import Ranks
 from rlctl.train.shaping import Shaped, shape
 from rlctl.train.source import BatchSource, open_source
+from rlctl.train.start import start
 from rlctl.wire.messages import Batch
 
 log = logging.getLogger(__name__)
@@ -53,22 +47,6 @@ log = logging.getLogger(__name__)
 def main(config: Config) -> None:
     """`rlctl train`: under torchrun with several processes, or alone."""
     start("train", config, lambda ranks: Run(config, ranks).to_the_end())
-
-
-def start(name: str, config: Config, body: Callable[[Ranks], None]) -> None:
-    """Run `body` on this rank: logs, threads, process group; SIGTERM ends the process with exit code 0."""
-    logs.setup(name)
-    signal.signal(signal.SIGTERM, _leave)
-    torch.set_num_threads(config.train.threads)
-    ranks = Ranks(config)
-    try:
-        body(ranks)
-    finally:
-        ranks.close()
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    sys.exit(0)
 
 
 class Run:
@@ -106,7 +84,7 @@ class Run:
 
     def step(self) -> None:
         """One batch: learn from it, make it durable, publish, acknowledge, measure."""
-        number, train = self.state.step, self.config.train
+        number = self.state.step
         batch, shaped, plans = self.prepare() if self.ranks.first else (Batch(), None, None)
         with self.phases("train"):
             updates = self.learner.run(
@@ -134,7 +112,7 @@ class Run:
             row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall("train"))
         self.evaluate()
         if self.ranks.first:
-            row |= {"step": number + 1, "policy_version": self.state.version, "epochs": train.epochs}
+            row = {"step": number + 1, "policy_version": self.state.version, **row}
             self.metrics.write(**row, **self.phases.take())
             self.say(row)
 
@@ -179,7 +157,7 @@ class Run:
             self.state,
             learner.policy,
             learner.optimizer,
-            start_path(config),
+            learner.tokenizer,
             config.model.dtype,
             self.ranks,
         )

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError
+from rlctl.models.load import load_policy
 from rlctl.train.batches import MicroBatch
 from rlctl.train.losses import Tokens, entropy, token_logprobs
 from rlctl.train.ranks import Ranks
@@ -66,7 +67,10 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
     ConfigError if it cannot be read.
     """
-    policy = Policy(_load_lm(path, config).to(ranks.device))
+    model = config.model
+    policy = Policy(
+        load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device),
+    )
     if config.train.lora.rank:
         _add_lora(policy, config)
     if config.train.memory.activation_checkpointing:
@@ -75,21 +79,6 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
     _without_dropout(policy)
     _shard(policy, config, ranks)
     return policy
-
-
-def _load_lm(path: str, config: Config) -> Any:
-    import transformers
-
-    try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=torch.float32,
-            attn_implementation=config.model.attention,
-            revision=config.model.revision or None,
-            trust_remote_code=config.model.trust_remote_code,
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.path: cannot load a causal language model from {path}: {error}") from error
 
 
 def _add_lora(policy: Policy, config: Config) -> None:
