@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlctl.config.base import Fraction, NonNegative, Positive, Section
+from rlctl.config.base import Fraction, NonNegative, Positive, Seconds, Section
 
 
 class Tiny(Section):
@@ -98,7 +98,13 @@ class Train(Section):
     epochs: Positive = 1
     """Passes over the batch of one training step."""
     micro_tokens: Positive = 8192
-    """Tokens of one forward pass and rank."""
+    """Tokens of one forward pass and rank, padding counted; a longer sample has a pass to itself."""
+    packing: bool = False
+    """Several samples per row, attention block-diagonal (no padding with flash_attention_2); else one per row, sorted by length."""
+    record: bool = False
+    """Keep every batch in RUN_DIR/batches.msgpack, to train on it again with `replay`."""
+    replay: str = ""
+    """File of recorded batches to train on instead of the pool's."""
     optim: Optim = Optim()
     fsdp: Fsdp = Fsdp()
     lora: Lora = Lora()
@@ -113,13 +119,19 @@ class Sync(Section):
     method: Literal["file"] = "file"
     keep: Positive = 2
     """Published versions kept on disk."""
+    timeout_s: Seconds = 300.0
+    """For one engine to take over one version."""
+    retries: NonNegative = 3
+    """Of an engine that could not be reached or answered 5xx, one second apart."""
 
 
 class Ckpt(Section):
-    """Checkpoints; the last step is always saved."""
+    """Checkpoints; the last step is always saved, and a run directory that has one is resumed from its latest."""
 
     every: NonNegative = 0
+    """Training steps between checkpoints; 0: only the last step. 1 makes a killed trainer lose nothing."""
     keep: Positive = 2
+    """Checkpoints kept on disk."""
 
 
 class SftData(Section):

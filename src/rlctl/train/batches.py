@@ -1,0 +1,188 @@
+"""Samples -> minibatches -> a grid of micro-batches, the same number on every rank. Pure and deterministic.
+
+A micro-batch holds at most `micro_tokens` tokens (padding counted), but at least one row. Two layouts:
+
+- unpacked: one sample per row, rows sorted by length, padded on the right. A causal model needs no mask for that.
+- packed: several samples per row (first-fit decreasing), positions restarting at 0, attention block-diagonal.
+
+Measured on 2 cores (128 episodes of 4 to 10 turns of 32 tokens, 0.18M parameters; forward and backward of all):
+unpacked 0.57 CPU-s, packed 0.59 CPU-s in rows of 320 and 1.1 in rows of 1024. So unpacked is the default there; the
+cuts between micro-batches are chosen to minimise padding plus a fixed cost per forward pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlctl.train.losses import aggregate
+from rlctl.train.samples import TrainSample
+
+PASS_TOKENS = 256
+"""Fixed cost of one forward and backward pass, in tokens."""
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass takes, as numpy arrays (so that it can be sent to another rank)."""
+
+    token_ids: np.ndarray
+    """int64 `[B, S]`"""
+    position_ids: np.ndarray
+    """int64 `[B, S]`: restart at 0 with each sample of a row."""
+    sources: np.ndarray
+    """int64 `[N]`: flat index into `[B, S]` of the position that predicts each trainable token."""
+    targets: np.ndarray
+    """int64 `[N]`"""
+    behaviour: np.ndarray
+    """float32 `[N]`"""
+    advantages: np.ndarray
+    """float32 `[N]`"""
+    temperatures: np.ndarray
+    """float32 `[N]`"""
+    weights: np.ndarray
+    """float32 `[N]`; all 0 in a filler."""
+    packed: bool = False
+    """Whether any row holds more than one sample."""
+
+    @property
+    def area(self) -> int:
+        """Tokens computed, padding included."""
+        return int(self.token_ids.size)
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """One optimizer step of one rank."""
+
+    micros: list[MicroBatch]
+    divisor: float
+    """Global count that the loss sum is divided by; the same on every rank."""
+
+
+def minibatches(samples: Sequence[TrainSample], count: int, seed: Sequence[int]) -> list[list[TrainSample]]:
+    """Deal whole trajectories, shuffled by `seed`, into at most `count` minibatches of (nearly) equal size."""
+    by_uid: dict[str, list[TrainSample]] = {}
+    for sample in samples:
+        by_uid.setdefault(sample.uid, []).append(sample)
+    uids = list(by_uid)
+    order = np.random.default_rng(list(seed)).permutation(len(uids))
+    parts = np.array_split(order, max(1, min(count, len(uids))))
+    return [[sample for i in part for sample in by_uid[uids[i]]] for part in parts if len(part)]
+
+
+def grid(
+    samples: Sequence[TrainSample], ranks: int, micro_tokens: int, aggregation: str, row_tokens: int = 0
+) -> list[Minibatch]:
+    """One minibatch cut for `ranks` ranks: the same number of micro-batches each, balanced by tokens.
+
+    `row_tokens`: capacity of a packed row; 0 = unpacked.
+    """
+    weights, divisor = aggregate(samples, aggregation)
+    rows = _packed_rows(samples, row_tokens) if row_tokens else [[i] for i in range(len(samples))]
+    width = [sum(len(samples[i]) for i in row) for row in rows]
+    order = sorted(range(len(rows)), key=lambda r: (-width[r], r))
+    chunks = [[order[k] for k in range(a, b)] for a, b in cuts([width[r] for r in order], micro_tokens)]
+    chunks = _multiple(chunks, ranks)
+    chunks.sort(key=lambda chunk: -(width[chunk[0]] * len(chunk)) if chunk else 0)
+    micros = [_micro([[(samples[i], weights[i]) for i in rows[r]] for r in chunk]) for chunk in chunks if chunk]
+    micros += [_filler(samples[0]) for chunk in chunks if not chunk]
+    dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
+    for turn in range(0, len(micros), ranks):
+        hand = micros[turn : turn + ranks]
+        for rank, micro in enumerate(hand if turn // ranks % 2 == 0 else reversed(hand)):
+            dealt[rank].append(micro)
+    return [Minibatch(mine, divisor) for mine in dealt]
+
+
+def cuts(widths: Sequence[int], budget: int) -> list[tuple[int, int]]:
+    """Cut rows sorted by falling width into runs `[a, b)` that minimise `sum(padded area + PASS_TOKENS)`.
+
+    A run's area is `widths[a] * (b - a) <= budget`, except that a run of one row is always allowed. Dynamic
+    programme, O(n * rows per run).
+    """
+    n = len(widths)
+    best, cut = [0.0] * (n + 1), [0] * (n + 1)
+    for a in range(n - 1, -1, -1):
+        best[a] = float("inf")
+        for b in range(a + 1, n + 1):
+            area = widths[a] * (b - a)
+            if area > budget and b > a + 1:
+                break
+            if (cost := area + PASS_TOKENS + best[b]) < best[a]:
+                best[a], cut[a] = cost, b
+    runs, a = [], 0
+    while a < n:
+        runs.append((a, cut[a]))
+        a = cut[a]
+    return runs
+
+
+def _packed_rows(samples: Sequence[TrainSample], capacity: int) -> list[list[int]]:
+    """First-fit decreasing; a sample longer than the capacity has a row to itself."""
+    rows: list[list[int]] = []
+    free: list[int] = []
+    for i in sorted(range(len(samples)), key=lambda i: (-len(samples[i]), i)):
+        size = len(samples[i])
+        fits = next((r for r, room in enumerate(free) if room >= size), None)
+        if fits is None:
+            rows.append([])
+            free.append(max(capacity, size))
+            fits = len(rows) - 1
+        rows[fits].append(i)
+        free[fits] -= size
+    return rows
+
+
+def _multiple(chunks: list[list[int]], ranks: int) -> list[list[int]]:
+    """Split the chunks with most rows, or add empty ones, until there is a multiple of `ranks`."""
+    chunks = list(chunks)
+    while len(chunks) % ranks:
+        largest = max(range(len(chunks)), key=lambda c: len(chunks[c]))
+        rows = chunks[largest]
+        if len(rows) < 2:
+            chunks.append([])
+            continue
+        chunks[largest : largest + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+    return chunks
+
+
+def _micro(rows: Sequence[Sequence[tuple[TrainSample, float]]]) -> MicroBatch:
+    width = max(sum(len(sample) for sample, _ in row) for row in rows)
+    ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+    columns: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("sources", "targets", "behaviour", "advantages", "temperatures", "weights")
+    }
+    for r, row in enumerate(rows):
+        at = 0
+        for sample, weight in row:
+            end = at + len(sample)
+            ids[r, at:end] = sample.token_ids
+            positions[r, at:end] = np.arange(len(sample))
+            where = np.flatnonzero(sample.loss_mask)
+            columns["sources"].append(r * width + at + where - 1)
+            columns["targets"].append(sample.token_ids[where].astype(np.int64))
+            columns["behaviour"].append(sample.logprobs[where])
+            columns["advantages"].append(sample.advantages[where])
+            columns["temperatures"].append(sample.temperatures[where])
+            columns["weights"].append(np.full(len(where), weight, np.float32))
+            at = end
+        start = len(row[-1][0]) if len(row) == 1 else 0
+        positions[r, at:] = np.arange(start, start + width - at)
+    packed = any(len(row) > 1 for row in rows)
+    return MicroBatch(ids, positions, **{k: np.concatenate(v) for k, v in columns.items()}, packed=packed)
+
+
+def _filler(sample: TrainSample) -> MicroBatch:
+    """A micro-batch that costs little and adds exactly nothing, for a rank that has no rows left."""
+    cut = int(np.flatnonzero(sample.loss_mask)[0]) + 1
+    short = TrainSample(
+        uid=sample.uid,
+        token_ids=sample.token_ids[:cut],
+        loss_mask=sample.loss_mask[:cut],
+        logprobs=sample.logprobs[:cut],
+        versions=sample.versions[:cut],
+        temperatures=sample.temperatures[:cut],
+        advantages=sample.advantages[:cut],
+    )
+    return _micro([[(short, 0.0)]])

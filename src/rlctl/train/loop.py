@@ -1,0 +1,207 @@
+"""The trainer's main loop.
+
+    start   load (run_dir/sft/model, or model_dir, or the latest checkpoint) -> publish -> acknowledge again -> evaluate
+    step    rank 0:  fetch --> shape --> plan --+                        +--> row in metrics/train.jsonl
+                     (lease)                    |                        |
+            all:                             scatter --> optimizer steps |
+            all:     checkpoint (if due) --> publish vN --> version to pool --> ack the lease --> evaluate (if due)
+    end     train_result.json
+
+Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
+
+- Killed before the checkpoint: nothing durable happened, the lease goes back, the step is done again.
+- Killed after the checkpoint, before the acknowledgement: the checkpoint names the lease and its outcomes; the resumed
+  trainer publishes its version again and acknowledges again (both idempotent) before it fetches. Nothing is used twice.
+- Publishing before `SetPolicyVersion`: the pool never hears of a version that some engine does not serve.
+- Between two checkpoints, a killed trainer goes back to the last one: the batches acknowledged since count as trained,
+  though their updates are gone (`ckpt.every = 1` closes this). Versions published since are published anew.
+"""
+
+import json
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from rlctl.config import Config
+from rlctl.errors import ConfigError
+from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.process import announce
+from rlctl.train import checkpoint, folders, publish, report
+from rlctl.train.batches import minibatches
+from rlctl.train.checkpoint import State
+from rlctl.train.evaluation import Evaluator
+from rlctl.train.learner import Learner, Plan, plan_for
+from rlctl.train.losses import policy_loss
+from rlctl.train.phases import Phases
+from rlctl.train.policy import start_path
+from rlctl.train.ranks import Ranks
+from rlctl.train.shaping import Shaped, shape
+from rlctl.train.source import BatchSource, open_source
+from rlctl.train.start import start
+from rlctl.wire.messages import Batch
+
+log = logging.getLogger(__name__)
+
+
+def main(config: Config) -> None:
+    """`rlctl train`: under torchrun with several processes, or alone."""
+    start("train", config, lambda ranks: Run(config, ranks).to_the_end())
+
+
+class Run:
+    """One training run on one rank; only rank 0 talks to pool, engines and rollout."""
+
+    def __init__(self, config: Config, ranks: Ranks) -> None:
+        _check(config)
+        self.config, self.ranks = config, ranks
+        self.checkpoints = config.run_dir / "checkpoints"
+        resumed = checkpoint.latest(self.checkpoints)
+        self.state = checkpoint.read_state(resumed) if resumed else State()
+        self.updates_per_step = config.train.epochs * config.train.minibatches
+        total = config.run.steps * self.updates_per_step
+        self.learner = Learner(config, config.train.optim, start_path(config), total, ranks)
+        if resumed:
+            checkpoint.restore(resumed, self.learner.policy, self.learner.optimizer, ranks)
+            log.info("resumed from %s, policy version %d", resumed, self.state.version)
+        self.phases = Phases()
+        self.source: BatchSource | None = open_source(config, self.state.step) if ranks.first else None
+        self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
+        self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
+
+    def to_the_end(self) -> None:
+        """All training steps, from where the run stands."""
+        self.publish()
+        if self.source and self.state.lease:
+            self.source.ack(self.state.lease, self.state.outcomes)
+        if self.ranks.first:
+            announce(self.config.run_dir, "train", "")
+        self.evaluate()
+        while self.state.step < self.config.run.steps:
+            self.step()
+        if self.ranks.first:
+            self.finish()
+
+    def step(self) -> None:
+        """One batch: learn from it, make it durable, publish, acknowledge, measure."""
+        number = self.state.step
+        batch, shaped, plans = self.prepare() if self.ranks.first else (Batch(), None, None)
+        with self.phases("train"):
+            updates = self.learner.run(
+                plans,
+                partial(policy_loss, algo=self.config.algo),
+                position=number * self.updates_per_step,
+                entropy="grad" if self.config.algo.entropy_bonus else "value",
+            )
+        row: dict[str, Any] = report.batch_metrics(shaped, self.state.version) if shaped else {}
+        due = (number + 1) % self.config.sync.every == 0 or number + 1 == self.config.run.steps
+        self.state = replace(
+            self.state,
+            step=number + 1,
+            version=self.state.version + due,
+            lease=batch.lease,
+            outcomes=shaped.outcomes if shaped else {},
+        )
+        with self.phases("checkpoint"):
+            self.save_if_due()
+        if due:
+            self.publish()
+        if self.source and shaped:
+            self.source.ack(batch.lease, shaped.outcomes)
+            row |= report.update_metrics(updates)
+            row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall("train"))
+        self.evaluate()
+        if self.ranks.first:
+            row = {"step": number + 1, "policy_version": self.state.version, **row}
+            self.metrics.write(**row, **self.phases.take())
+            self.say(row)
+
+    def prepare(self) -> tuple[Batch, Shaped, list[Plan]]:
+        """Rank 0: the next batch, its samples and outcomes, every rank's plan (empty without signal)."""
+        assert self.source is not None
+        config, step = self.config, self.state.step
+        with self.phases("wait"):
+            batch = self.source.fetch()
+        with self.phases("build"):
+            shaped = shape(batch.groups, config.algo, config.model.max_context)
+            if not shaped.samples:
+                log.warning(
+                    "step %d: no sample carries a signal (%s); weights stay as they are", step + 1, shaped.counts()
+                )
+                return batch, shaped, [[] for _ in range(self.ranks.world)]
+            parts = []
+            for epoch in range(config.train.epochs):
+                parts += minibatches(shaped.samples, config.train.minibatches, (config.run.seed, step, epoch))
+            return batch, shaped, plan_for(parts, config, self.ranks.world, config.algo.aggregation)
+
+    def publish(self) -> None:
+        """The present weights to every engine, then the version to the pool."""
+        config, version = self.config, self.state.version
+        with self.phases("publish"):
+            if config.engine.urls:
+                folder = config.run_dir / "weights" / f"v{version}"
+                checksum = publish.write(self.learner.policy, folder, version, config.model.dtype, self.ranks)
+                if self.ranks.first:
+                    publish.deliver(config.engine.urls, version, folder, checksum, config.sync)
+                    folders.prune(folder.parent, "v", config.sync.keep, spare=folder.name)
+            if self.source:
+                self.source.set_version(version)
+
+    def save_if_due(self) -> None:
+        config, step = self.config, self.state.step
+        if step != config.run.steps and (not config.ckpt.every or step % config.ckpt.every):
+            return
+        learner = self.learner
+        folder = checkpoint.save(
+            self.checkpoints,
+            self.state,
+            learner.policy,
+            learner.optimizer,
+            learner.tokenizer,
+            config.model.dtype,
+            self.ranks,
+        )
+        if self.ranks.first:
+            folders.prune(self.checkpoints, "step_", config.ckpt.keep, spare=folder.name)
+
+    def evaluate(self) -> None:
+        if self.evaluator:
+            with self.phases("eval"):
+                self.evaluator.measure(self.state.step)
+
+    def say(self, row: dict[str, Any]) -> None:
+        log.info(
+            "step %d/%d: reward %.3f, success %.3f, loss %.4g, %d tokens, version %d",
+            row["step"],
+            self.config.run.steps,
+            row.get("reward_mean", float("nan")),
+            row.get("success", float("nan")),
+            row.get("loss", float("nan")),
+            row.get("tokens", 0),
+            self.state.version,
+        )
+
+    def finish(self) -> None:
+        """What the supervisor reads: where the result is."""
+        result = {
+            "steps": self.state.step,
+            "policy_version": self.state.version,
+            "checkpoint": f"checkpoints/step_{self.state.step}",
+        }
+        folders.write_text(self.config.run_dir / "train_result.json", json.dumps(result))
+        announce(self.config.run_dir, "train", "", state="finished")
+        log.info("finished: %s", result)
+
+
+def _check(config: Config) -> None:
+    """Contradictions that only the trainer can see."""
+    problems = []
+    if not config.engine.urls and not config.train.replay:
+        problems.append("engine.urls is empty: the trainer has no engine to publish to (`rlctl up` fills it)")
+    if config.rollout.top_p < 1:
+        problems.append(
+            f"rollout.top_p = {config.rollout.top_p:g}: the engine's log-probabilities would be of a cut "
+            "distribution, the trainer's of the whole one; train with top_p = 1"
+        )
+    if problems:
+        raise ConfigError(problems)

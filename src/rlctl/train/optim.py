@@ -1,0 +1,98 @@
+"""AdamW, its schedule, and one optimizer step over a grid of micro-batches."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rlctl.config.learning import Optim
+from rlctl.errors import ConfigError
+from rlctl.train.batches import Minibatch
+from rlctl.train.losses import Sums, Tokens, add_up
+from rlctl.train.policy import Policy, tokens_of, whole
+
+Loss = Callable[[torch.Tensor, torch.Tensor, Tokens], tuple[torch.Tensor, Sums]]
+"""(logprobs, entropies, tokens) -> (sum over the micro-batch, metric sums)."""
+
+
+class Schedule:
+    """A transformers schedule as a pure function of the position, so that resuming needs only a number.
+
+    `lr(n) = lr * f(n)` during warm-up, then `lr * max(f(n), min_lr_fraction)`, with f the schedule by that name.
+    "constant" with warm-up steps means "constant_with_warmup".
+    """
+
+    def __init__(self, config: Optim, total: int) -> None:
+        from transformers import get_scheduler
+
+        self._config = config
+        name = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
+        unit = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        try:
+            scheduler = get_scheduler(name, unit, config.warmup_steps, total)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"train.optim.schedule = {config.schedule!r} cannot be used: {error}") from error
+        if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
+            raise ConfigError(f"train.optim.schedule = {config.schedule!r} depends on more than the step")
+        self._factor: Callable[[int], float] = scheduler.lr_lambdas[0]
+
+    def lr(self, position: int) -> float:
+        """Learning rate of optimizer step `position` (from 0)."""
+        factor = float(self._factor(position))
+        if position >= self._config.warmup_steps:
+            factor = max(factor, self._config.min_lr_fraction)
+        return self._config.lr * factor
+
+
+def adamw(parameters: Iterable[nn.Parameter], config: Optim) -> torch.optim.AdamW:
+    """AdamW over the parameters that train; fused, which is the fastest on CPU and CUDA alike."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return torch.optim.AdamW(
+        trained, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
+    )
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one optimizer step did, on this rank."""
+
+    sums: dict[str, float]
+    """Metric sums over this rank's micro-batches."""
+    divisor: float
+    grad_norm: float
+    """Before clipping, over all ranks."""
+    skipped: bool
+    """The gradient was not finite, so nothing was changed."""
+
+
+def step(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    minibatch: Minibatch,
+    loss: Loss,
+    world: int,
+    lr: float,
+    grad_clip: float,
+    entropy: str = "value",
+) -> Update:
+    """Forward and backward over all micro-batches, clip, step.
+
+    Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A
+    non-finite gradient norm is the same on all ranks, so all of them skip together.
+    """
+    parts: list[Sums] = []
+    for micro in minibatch.micros:
+        logprobs, entropies = policy(micro, entropy)
+        value, sums = loss(logprobs, entropies, tokens_of(micro, logprobs.device))
+        (value * (world / minibatch.divisor)).backward()
+        parts.append(sums)
+    norm = float(whole(nn.utils.clip_grad_norm_([p for p in policy.parameters() if p.grad is not None], grad_clip)))
+    skipped = not torch.isfinite(torch.tensor(norm)).item()
+    if not skipped:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
+    return Update(numbers, minibatch.divisor, norm, skipped)

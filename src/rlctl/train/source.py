@@ -1,0 +1,124 @@
+"""Where batches come from: the pool (leased over ZeroMQ) or a file of recorded batches."""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import msgspec
+
+from rlctl.config import Config
+from rlctl.errors import ConfigError, RlctlError, Watchdog
+from rlctl.wire.messages import Ack, Batch, FetchBatch, SetPolicyVersion
+from rlctl.wire.sockets import AskBlocking
+
+log = logging.getLogger(__name__)
+WAIT_S = 2.0
+"""One long poll; shorter than the socket's retry, so a question that is only waiting is not sent twice."""
+ANSWER_S = 120.0
+"""How long the pool may be away (restarting) before the trainer gives up."""
+SAY_EVERY_S = 15.0
+RECORDS = "batches.msgpack"
+
+
+class BatchSource(Protocol):
+    """What the loop needs of the pool."""
+
+    def fetch(self) -> Batch:
+        """The next batch; waits for it."""
+
+    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
+        """Every trajectory of the lease has had its outcome."""
+
+    def set_version(self, version: int) -> None:
+        """All engines serve `version`."""
+
+
+class PoolSource:
+    """The pool at `config.pool_url`."""
+
+    def __init__(self, config: Config) -> None:
+        self._ask = AskBlocking(config.pool_url)
+        self._groups = config.train.groups_per_step
+        self._lease_s = config.pool.lease_timeout_s
+        self._patience_s = config.monitor.watchdog_s
+        self._record = (config.run_dir / RECORDS).open("ab") if config.train.record else None
+
+    def fetch(self) -> Batch:
+        """Waits for a full batch; Watchdog after `monitor.watchdog_s` without one."""
+        began = said = time.monotonic()
+        while True:
+            request = FetchBatch(groups=self._groups, wait_s=WAIT_S, lease_s=self._lease_s)
+            batch: Batch = self._ask.ask(request, timeout_s=ANSWER_S)
+            if batch.lease:
+                if self._record:
+                    append_batch(self._record, batch)
+                return batch
+            now = time.monotonic()
+            if now - began > self._patience_s:
+                raise Watchdog(f"no batch of {self._groups} groups from the pool for {self._patience_s:g} s")
+            if now - said > SAY_EVERY_S:
+                said = now
+                log.info("waiting for %d ready groups (%.0f s so far)", self._groups, now - began)
+
+    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
+        self._ask.ask(Ack(lease=lease, outcomes=outcomes), timeout_s=ANSWER_S)
+
+    def set_version(self, version: int) -> None:
+        self._ask.ask(SetPolicyVersion(version), timeout_s=ANSWER_S)
+
+
+class FileSource:
+    """Recorded batches, one per training step; nobody to acknowledge them to."""
+
+    def __init__(self, path: Path, skip: int = 0) -> None:
+        if not path.is_file():
+            raise ConfigError(f"train.replay = {str(path)!r}: no such file")
+        self._path = path
+        self._batches = read_batches(path)
+        for _ in range(skip):
+            self.fetch()
+
+    def fetch(self) -> Batch:
+        batch = next(self._batches, None)
+        if batch is None:
+            raise RlctlError(f"{self._path} has no more batches; set run.steps to the number it holds")
+        return batch
+
+    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
+        pass
+
+    def set_version(self, version: int) -> None:
+        pass
+
+
+def append_batch(file: BinaryIO, batch: Batch) -> None:
+    """One record: length (4 bytes, little-endian), then the batch in msgpack."""
+    data = msgspec.msgpack.encode(batch)
+    file.write(len(data).to_bytes(4, "little") + data)
+    file.flush()
+
+
+def read_batches(path: Path) -> Iterator[Batch]:
+    """Every record of the file; RlctlError on one that is cut off or not a batch."""
+    decoder = msgspec.msgpack.Decoder(Batch)
+    with path.open("rb") as file:
+        number = 0
+        while head := file.read(4):
+            number += 1
+            size = int.from_bytes(head, "little")
+            data = file.read(size)
+            if len(head) < 4 or len(data) < size:
+                raise RlctlError(f"{path}: record {number} is cut off")
+            try:
+                yield decoder.decode(data)
+            except msgspec.DecodeError as error:
+                raise RlctlError(f"{path}: record {number} is not a recorded batch: {error}") from error
+
+
+def open_source(config: Config, done: int) -> BatchSource:
+    """The file of `train.replay` from step `done` on, else the pool."""
+    if config.train.replay:
+        return FileSource(Path(config.train.replay), skip=done)
+    return PoolSource(config)

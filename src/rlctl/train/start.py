@@ -1,0 +1,31 @@
+"""How a training process begins and ends: logs, threads, process group, SIGTERM."""
+
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from rlctl.config import Config
+from rlctl.telemetry import logs
+from rlctl.train.ranks import Ranks
+
+
+def start(name: str, config: Config, body: Callable[[Ranks], None]) -> None:
+    """Run `body` on this rank; SIGTERM ends the process with exit code 0."""
+    logs.setup(name)
+    if not sys.stderr.isatty():
+        disable_progress_bar()
+    signal.signal(signal.SIGTERM, _leave)
+    torch.set_num_threads(config.train.threads)
+    ranks = Ranks(config)
+    try:
+        body(ranks)
+    finally:
+        ranks.close()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+import torch
+
+from rlctl.config.learning import Algo
+from rlctl.train.losses import Tokens, add_up, aggregate, entropy, k3, nll, policy_loss, ppo_clip, token_logprobs
+
+from .test_batches import sample
+
+
+def tokens(behaviour: list[float], advantages: list[float], weights: list[float] | None = None) -> Tokens:
+    kind = torch.float64
+    return Tokens(
+        torch.tensor(behaviour, dtype=kind),
+        torch.tensor(advantages, dtype=kind),
+        torch.tensor(weights or [1.0] * len(behaviour), dtype=kind),
+    )
+
+
+def logs(ratios: list[float]) -> torch.Tensor:
+    return torch.tensor(ratios, dtype=torch.float64).log()
+
+
+def test_token_logprobs_divide_by_the_temperature_of_each_token() -> None:
+    logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]])
+    values = token_logprobs(logits, torch.tensor([1, 1]), torch.tensor([1.0, 0.5]))
+    assert values.exp().tolist() == pytest.approx([3 / 4, 9 / 10])
+
+
+def test_entropy_of_a_fair_coin_is_ln_2_at_any_temperature() -> None:
+    assert entropy(torch.zeros(2, 2), torch.tensor([1.0, 3.0])).tolist() == pytest.approx([math.log(2)] * 2)
+
+
+def test_ppo_clip_by_hand() -> None:
+    # A > 0: r = 1.5 clipped to 1.28, r = 0.5 kept. A < 0: r = 0.5 clipped to 0.8, r = 1.5 kept.
+    loss, sums = ppo_clip(logs([1.5, 0.5, 0.5, 1.5]), tokens([0] * 4, [1, 1, -1, -1]), 0.2, 0.28, 0)
+    assert loss.item() == pytest.approx(-1.28 - 0.5 + 0.8 + 1.5)
+    assert (sums["clipped_high"], sums["clipped_low"], sums["clipped_dual"]) == (1, 1, 0)
+
+
+def test_dual_clip_bounds_only_the_loss_of_bad_tokens() -> None:
+    loss, sums = ppo_clip(logs([9.0, 9.0]), tokens([0, 0], [-2, 2]), 0.2, 0.28, 3.0)
+    assert loss.item() == pytest.approx(3 * 2 - 1.28 * 2)
+    assert sums["clipped_dual"] == 1
+
+
+def test_k3_by_hand_and_never_negative() -> None:
+    values = k3(logs([2.0, 0.5, 1.0]), torch.zeros(3, dtype=torch.float64))
+    assert values.tolist() == pytest.approx([1 - math.log(2), math.log(2) - 0.5, 0])
+
+
+def test_the_entropy_bonus_lowers_the_loss_by_bonus_times_entropy() -> None:
+    plain, _ = policy_loss(logs([1.0, 1.0]), torch.tensor([0.5, 0.25]), tokens([0, 0], [1, 1]), Algo())
+    bonus, _ = policy_loss(logs([1.0, 1.0]), torch.tensor([0.5, 0.25]), tokens([0, 0], [1, 1]), Algo(entropy_bonus=0.1))
+    assert (plain - bonus).item() == pytest.approx(0.1 * 0.75)
+
+
+def test_nll_sums_weighted_surprise() -> None:
+    assert nll(logs([0.5, 0.25]), tokens([0, 0], [1, 1], [1, 2]))[0].item() == pytest.approx(5 * math.log(2))
+
+
+@pytest.mark.parametrize("algo", [Algo(), Algo(dual_clip=1.5, entropy_bonus=0.01), Algo(clip_low=0.1, clip_high=0.1)])
+def test_the_gradient_equals_finite_differences(algo: Algo) -> None:
+    torch.manual_seed(0)
+    targets, behaviour = torch.randint(0, 7, (12,)), -torch.rand(12, dtype=torch.float64) * 3
+    given = Tokens(behaviour, torch.randn(12, dtype=torch.float64), torch.rand(12, dtype=torch.float64))
+    warmth = torch.full((12,), 0.7, dtype=torch.float64)
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        scaled = logits / warmth[:, None]
+        logprobs = scaled.log_softmax(1).gather(1, targets[:, None])[:, 0]
+        entropies = -(scaled.softmax(1) * scaled.log_softmax(1)).sum(1)
+        return policy_loss(logprobs, entropies, given, algo)[0]
+
+    assert torch.autograd.gradcheck(loss, (torch.randn(12, 7, dtype=torch.float64, requires_grad=True),))
+
+
+def test_logprobs_and_entropy_agree_with_torch() -> None:
+    torch.manual_seed(0)
+    logits, targets, warmth = torch.randn(20, 11) * 5, torch.randint(0, 11, (20,)), torch.rand(20) + 0.5
+    reference = torch.distributions.Categorical(logits=logits / warmth[:, None])
+    assert torch.allclose(token_logprobs(logits, targets, warmth), reference.log_prob(targets), atol=1e-5)
+    assert torch.allclose(entropy(logits, warmth), reference.entropy(), atol=1e-5)
+
+
+def test_aggregations_by_hand() -> None:
+    """Losses 1 on four tokens of one sequence and 9 on the one token of another."""
+    both = [sample("a", [(2, 4)]), sample("b", [(3, 1)])]
+    expected = {"token_mean": 13 / 5, "seq_mean_token_sum": 13 / 2, "seq_mean_token_mean": 10 / 2}
+    for kind, value in expected.items():
+        (one, other), divisor = aggregate(both, kind)
+        assert (4 * 1 * one + 1 * 9 * other) / divisor == pytest.approx(value), kind
+
+
+def test_the_forks_of_a_trajectory_are_one_sequence() -> None:
+    forks = [sample("a", [(2, 1)], siblings_tokens=4), sample("a", [(2, 3)], siblings_tokens=4)]
+    assert aggregate(forks, "seq_mean_token_mean") == ([0.25, 0.25], 1.0)
+
+
+def test_sums_add_and_maxima_are_maxima() -> None:
+    assert add_up([{"a": 1.0, "max_b": -2.0}, {"a": 2.0, "max_b": -3.0}]) == {"a": 3.0, "max_b": -2.0}
