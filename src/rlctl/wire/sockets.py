@@ -15,7 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from rlctl.errors import WireError
+from rlctl.errors import PeerRefused, WireError
 from rlctl.wire.messages import Refused, Reply, Request
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def _dealer(context: zmq.Context, url: str) -> Any:
 
 def _opened(reply: Reply) -> Reply:
     if isinstance(reply, Refused):
-        raise WireError(reply.reason)
+        raise PeerRefused(reply.reason)
     return reply
 
 
