@@ -55,8 +55,8 @@ class Counts:
     """By route and HTTP status."""
     forks: Counter[str] = field(default_factory=Counter)
     """Steps by fork reason."""
-    seconds: Counter[str] = field(default_factory=Counter)
-    """Wall seconds by phase: place (template and tokenizer), engine, pool, reply."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("place", "engine", "pool"), 0.0))
+    """Wall seconds by phase: place (template and tokenizer), engine, pool."""
     steps: int = 0
     replays: int = 0
     prompt_tokens: int = 0
@@ -87,7 +87,7 @@ class Calls:
         self.timeout_s = timeout_s
 
     async def run(self, live: Live, place: Place, asked: Sampling, answered: Answered) -> Outcome:
-        """Sample and hand the Steps over (`kept` waits for the pool); Fault when there is no answer, and then no Step."""
+        """Sample and hand the Steps over (`kept` waits for the pool). Fault: there is no answer, and no Step."""
         self.recorder.admit()
         started = time.perf_counter()
         session = live.session

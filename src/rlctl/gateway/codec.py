@@ -1,8 +1,8 @@
 """Text <-> token ids, with control tokens that only the template can write.
 
-A client's text may contain the letters of a control token (`<|im_end|>`). Read as that token it would end the user's turn
-and let the client speak as the system: an injection. So every client string is *shielded* (a mark is put inside such
-letters) before it goes into the template, and a shielded word is encoded as the plain text it is.
+A client's text may contain the letters of a control token (`<|im_end|>`). Read as that token it would end the user's
+turn and let the client speak as the system: an injection. So every client string is *shielded* (a mark is put inside
+such letters) before it goes into the template, and a shielded word is encoded as the plain text it is.
 """
 
 import re

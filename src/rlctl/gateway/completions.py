@@ -1,4 +1,4 @@
-"""OpenAI completions (raw prompts, text or ids): request -> CompletionCall, sampled choices -> reply or chunks. Pure."""
+"""OpenAI completions (raw prompts): request -> CompletionCall, sampled choices -> reply or chunks. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from rlctl.gateway.faults import bad, unsupported
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST completions."""
 
-    prompt: str | list[int] | list[Any]
+    prompt: str | list[Any]
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None

@@ -70,11 +70,6 @@ class Sampling(msgspec.Struct, frozen=True):
     top_logprobs: int
     """Alternatives per token besides the sampled one."""
 
-    @property
-    def repeatable(self) -> bool:
-        """The same request must give the same answer."""
-        return self.temperature == 0 or self.seed is not None
-
 
 class Sampled(msgspec.Struct, frozen=True):
     """One choice as the engine returned it."""

@@ -1,4 +1,4 @@
-"""The engines' POST /v1/completions (vLLM's face): what is sent, what comes back, which policy version each token has."""
+"""The engines' POST /v1/completions (vLLM's face): what is sent, what comes back, the policy version of each token."""
 
 from typing import Any
 

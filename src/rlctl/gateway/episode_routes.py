@@ -1,4 +1,4 @@
-"""Routes around an episode: init, register, complete; and those of white-box agents: generate, submit_steps, compute_reward."""
+"""Our own routes: around an episode (init, register, complete) and for white-box agents (generate, submit_steps, ...)."""
 
 import asyncio
 import re

@@ -44,7 +44,7 @@ class Request:
             next(poll)
         except StopIteration as answer:
             return bool(answer.value["type"] == "http.disconnect")
-        poll.close()  # type: ignore[attr-defined]
+        poll.close()
         return False
 
 

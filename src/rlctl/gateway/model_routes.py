@@ -44,7 +44,6 @@ class ModelRoutes:
 
         outcome = await self._once(
             request,
-            call.sampling.repeatable,
             lambda live: calls.run(live, place, call.sampling, lambda text: chat.message(call, text, self.parser)),
         )
         uid = f"chatcmpl-{request.uid}-{outcome.number}"
@@ -60,41 +59,36 @@ class ModelRoutes:
                 return session.text_prompt(call.prompt, calls.codec)
             return session.ids_prompt(pack_ids(call.prompt))
 
-        outcome = await self._once(
-            request, call.sampling.repeatable, lambda live: calls.run(live, place, call.sampling, lambda text: None)
-        )
+        outcome = await self._once(request, lambda live: calls.run(live, place, call.sampling, lambda text: None))
         uid = f"cmpl-{request.uid}-{outcome.number}"
         rest = (call, uid, outcome.created, unpack_ids(outcome.prompt).tolist(), outcome.sampled, self._token)
         chunked = completions.chunks(*rest) if call.stream else None
         return Response(kind=EVENTS, events=chunked) if chunked else Response(completions.reply(*rest))
 
-    async def _once(self, request: Request, repeatable: bool, run: Callable[[Live], Awaitable[Outcome]]) -> Outcome:
+    async def _once(self, request: Request, run: Callable[[Live], Awaitable[Outcome]]) -> Outcome:
         """Run the call, or give a retry the answer of the call it repeats.
 
         The same bytes again are a retry when the client says so (OpenAI's clients count theirs in
-        x-stainless-retry-count), when its first connection closed before the answer was out, or when the request fixes
-        its answer (temperature 0, seed). Otherwise they ask for another sample.
+        x-stainless-retry-count), or when its first connection closed before the answer was out. Otherwise they ask for
+        another sample: agents do that on purpose.
         """
         live = self.calls.trajectories.open(request.uid, request.prompt_uid)
         key = hash((request.scope["path"], request.body))
         turn = live.turns.get(key)
-        if turn is not None and (
-            repeatable or turn.undelivered() or request.header(b"x-stainless-retry-count") not in ("", "0")
-        ):
+        if turn is not None and (turn.undelivered() or request.header(b"x-stainless-retry-count") not in ("", "0")):
             self.calls.counts.replays += 1
         else:
             turn = live.turns[key] = Turn(asyncio.get_running_loop().create_future(), request.client_gone)
             await self._answer(live, key, turn, run)
-        turn.undelivered = request.client_gone
+        watch, gone = request.client_gone, True
+        turn.undelivered = watch
         try:
             outcome: Outcome = await asyncio.shield(turn.outcome)
             await self.calls.kept(outcome)
-            gone = request.client_gone()
-        except Exception:
-            gone = True
-            raise
+            gone = watch()
         finally:
-            turn.undelivered = _gone if gone else _delivered
+            if turn.undelivered == watch:
+                turn.undelivered = _gone if gone else _delivered
         return outcome
 
     async def _answer(self, live: Live, key: int, turn: Turn, run: Callable[[Live], Awaitable[Outcome]]) -> None:

@@ -1,6 +1,6 @@
 """Steps to the pool: batched, acknowledged, kept in memory while the pool is away. None lost, none doubled.
 
-All Steps that wait go in one message; one message is in flight at a time, so load makes batches bigger, not more of them.
+All Steps that wait go in one message; one message is in flight at a time, so load makes bigger batches.
 A message without an answer is sent again; the pool knows a Step by (trajectory, index), so nothing is stored twice.
 """
 

@@ -93,7 +93,7 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
     app = App(calls, ModelRoutes(calls, template), EpisodeRoutes(calls, reward_url), settings.max_body_bytes)
     server = _Server(
         uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             loop="none",
             http="httptools",
             ws="none",
@@ -122,14 +122,21 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
 
 
 async def _announce(server: "_Server", config: Config, url: str) -> None:
-    while not server.started:
-        await asyncio.sleep(0.02)
+    await server.listening.wait()
     log.info("serving on %s", url)
     process.announce(config.run_dir, "gateway", url)
 
 
 class _Server(uvicorn.Server):
     """uvicorn inside our own signal handling: cancelling `run_on` is what stops it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -116,7 +116,7 @@ class Upstream:
         engine.up = engine.serving = healthy
 
     async def post(self, url: str, body: bytes) -> tuple[int, bytes]:
-        """Pass a JSON body on to a service that is no engine (the reward service); Fault 502 when it does not answer."""
+        """Pass a JSON body on to another service (rewards); Fault 502 when it does not answer."""
         try:
             async with self._http.post(url, data=body, headers={"content-type": "application/json"}) as response:
                 return response.status, await response.read()
