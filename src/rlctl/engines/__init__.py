@@ -1,1 +1,1 @@
-"""Processes that generate tokens, all with one HTTP face: the embedded engine here, vLLM through its own server."""
+"""What generates tokens: the embedded transformers engine and vLLM, behind the same HTTP face."""
