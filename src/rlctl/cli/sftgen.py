@@ -23,7 +23,9 @@ def sft_gen(
     max_depth: Annotated[int, typer.Option(help="Longest plan, in actions; deeper instances are skipped.")] = 100,
     episodes: Annotated[int, typer.Option(help="Rows per instance (they differ where several plans are optimal).")] = 1,
     thoughts: Annotated[bool, typer.Option("--thoughts", help="Tell the plan as a thought (env.think).")] = False,
-    config: Annotated[list[str], typer.Option("--config", "-c", help="A preset whose [[env]] of this name counts.")] = [],
+    config: Annotated[
+        list[str], typer.Option("--config", "-c", help="A preset whose [[env]] of this name counts.")
+    ] = [],
     set_: Set = [],
     json_: Json = False,
 ) -> None:
@@ -36,7 +38,12 @@ def sft_gen(
         from rich.console import Console
         from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+        columns = (
+            *Progress.get_default_columns()[:-1],
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(f"{env} instances", total=train_size + test_size)
             summary = generate(chosen, out, *sizes, progress=lambda done, _: bar.update(task, completed=done))

@@ -37,7 +37,7 @@ def generate(
     episodes: int = 1,
     progress: Progress | None = None,
 ) -> Summary:
-    """Write `train_size` and `test_size` distinct instances, `episodes` rows each, and summary.json; return the summary.
+    """Write `train_size` and `test_size` distinct instances, `episodes` rows each, and summary.json; return it.
 
     `seed` is the first instance seed. Instances that need more than `max_depth` actions, or more than an episode of
     `env` has, are counted and skipped. `progress(written, wanted)` is called after every block. Files get their names
@@ -144,8 +144,9 @@ def _blocks(
         return Block(env, first, BLOCK, sink.open_splits(), max_depth, thoughts, episodes)
 
     if workers == 1:
+        played: set[str] = set()
         while sink.open_splits():
-            yield play(block(seed))
+            yield play(block(seed), played)
             seed += BLOCK
         return
     # spawn: the caller may hold threads (torch, a progress bar), which a forked child would not survive for sure.
