@@ -43,6 +43,11 @@ def test_too_few_boards_are_an_error_that_says_how_many_there_are():
         instances(tiny, "train", 5, 0)
 
 
+def test_a_world_that_cannot_be_made_is_an_error_after_a_short_while():
+    with pytest.raises(ConfigError, match="only 0 were found"):
+        instances(Env(name="sokoban", rows=3, cols=4), "train", 1, 0)
+
+
 def test_an_unknown_split_is_an_error():
     with pytest.raises(ConfigError, match="no split 'test'; there are: sft"):
         instances(LAKE, "test", 1, 0)

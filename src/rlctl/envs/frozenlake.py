@@ -100,7 +100,7 @@ class LakeExpert:
 class FrozenLake:
     """All lakes of one [[env]]."""
 
-    actions = ("Left", "Down", "Right", "Up")
+    actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
     symbols: dict[str, str] = {
         "P": "you",
         "_": "ice",

@@ -67,7 +67,7 @@ class SokobanExpert:
 class Sokoban:
     """All rooms of one [[env]]."""
 
-    actions = ("Up", "Down", "Left", "Right")
+    actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
     symbols: dict[str, str] = {
         "#": "wall",
         "_": "floor",

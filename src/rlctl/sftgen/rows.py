@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
     env: Env
     first: int
-    count: int
+    seeds: int
     splits: tuple[str, ...]
     """Those whose rows are still wanted."""
     max_depth: int
@@ -69,7 +69,7 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
     encode = msgspec.json.Encoder().encode
     records: list[Record] = []
     played = set() if played is None else played
-    for seed in range(block.first, block.first + block.count):
+    for seed in range(block.first, block.first + block.seeds):
         instance = made.instance(seed)
         if isinstance(instance, Skip):
             records.append(Record(instance.reason))
