@@ -115,7 +115,8 @@ class FrozenLake:
 
     def __init__(self, env: Env) -> None:
         self.options = worlds.FrozenLake.model_validate(env.options)
-        self._horizon = horizon(env)
+        # On slippery ice the expert gives one action a turn, to see where it got.
+        self._horizon = min(env.max_actions, env.max_turns) if self.options.slippery else horizon(env)
         self._after = neighbours(self.options.size)
         self._make = lakes.maker(self.options.maps, self.options.size, self.options.p)
         self.rules = "You walk over a frozen lake. Reach the goal, and do not step into a hole: that ends the game." + (

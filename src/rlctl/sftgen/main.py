@@ -9,6 +9,7 @@ Boards come from the splits `sft` and `sft_test`: they meet neither each other n
 import itertools
 import json
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from rlctl.errors import ConfigError
 from rlctl.sftgen.rows import FILES, Block, Record, play
 
 BLOCK = 256
+MAX_SEED = 2**31
+"""Mersenne Twister of numpy takes seeds of 32 bits; this leaves room for the seeds that follow."""
 Progress = Callable[[int, int], None]
 Summary = dict[str, Any]
 
@@ -45,7 +48,7 @@ def generate(
     `env` has, are counted and skipped. `progress(written, wanted)` is called after every block. Files get their names
     when complete (until then `NAME.partial`). Raises ConfigError where the environment has too few instances.
     """
-    _check(env, train_size, test_size, workers, max_depth, thoughts, episodes)
+    _check(env, train_size, test_size, seed, workers, max_depth, thoughts, episodes)
     started = time.perf_counter()
     sink = _Sink({"sft": train_size, "sft_test": test_size})
     _write(out_dir, Block(env, seed, BLOCK, (), max_depth, thoughts, episodes), workers, sink, progress)
@@ -85,19 +88,22 @@ def _write(out_dir: Path, first: Block, workers: int, sink: "_Sink", progress: P
 
 
 def _check(
-    env: Env, train_size: int, test_size: int, workers: int, max_depth: int, thoughts: bool, episodes: int
+    env: Env, train_size: int, test_size: int, seed: int, workers: int, max_depth: int, thoughts: bool, episodes: int
 ) -> None:
     problems = [
         f"{name} must be at least {least}, not {value}"
         for name, value, least in (
             ("--train-size", train_size, 0),
             ("--test-size", test_size, 0),
+            ("--seed", seed, 0),
             ("--workers", workers, 1),
             ("--max-depth", max_depth, 1),
             ("--episodes", episodes, 1),
         )
         if value < least
     ]
+    if seed > MAX_SEED:
+        problems.append(f"--seed must be at most {MAX_SEED}, not {seed}")
     if thoughts and not env.think:
         problems.append("--thoughts needs an environment that asks for them: -s env.think=true")
     if problems:
@@ -154,7 +160,9 @@ def _blocks(first: Block, workers: int, sink: _Sink) -> Iterator[list[Record]]:
             yield play(block(), played)
         return
     # spawn: the caller may hold threads (torch, a progress bar), which a forked child would not survive for sure.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    # Ctrl-C reaches the whole process group; only this process answers it.
+    context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, context, signal.signal, ignore) as pool:
         waiting: deque[Future[list[Record]]] = deque()
         try:
             while sink.open_splits():
