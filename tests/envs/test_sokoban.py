@@ -49,6 +49,19 @@ def test_rooms_are_those_of_the_reference_for_the_same_seeds(walk, digest):
     assert found.hexdigest()[:16] == digest
 
 
+@pytest.mark.parametrize(
+    ("rows", "cols", "boxes", "depth", "digest"),
+    [(8, 8, 2, 10, "6d8a6d5018c8fbbf"), (6, 6, 2, 30, "8b8f55578a0260f7"), (7, 9, 3, 12, "45ad98a6d63f3d65")],
+)
+def test_rooms_with_several_boxes_are_those_of_the_reference(rows, cols, boxes, depth, digest):
+    """Recorded from gym-sokoban's `generate_room` with RAGEN's three changes (depth, last pull kept, pulls only)."""
+    found = hashlib.sha256()
+    for seed in range(60):
+        room = reference_room(Geometry(rows, cols), boxes, depth, seed, walk=False)
+        found.update(b"none" if room is None else b"".join(part.tobytes() for part in codes(room)))
+    assert found.hexdigest()[:16] == digest
+
+
 def test_the_first_room_looks_as_published():
     rows = ["######", "#___##", "#PX_##", "#___##", "#___O#", "######"]
     assert reference_room(SIX, 1, 30, 100_000, walk=True).text().split("\n") == rows
