@@ -9,7 +9,7 @@ import pytest
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 from rlctl.config.serving import Env
-from rlctl.envs import bounds, family
+from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
 from rlctl.envs.frozenlake import LakeWorld
 from rlctl.envs.lakes import maker
@@ -45,24 +45,24 @@ def test_a_lake_that_can_have_no_way_gives_no_instance_instead_of_looping_for_ev
 @pytest.mark.parametrize(("slippery", "success_rate"), [(False, 1.0), (True, 1 / 3), (True, 0.8)])
 def test_every_step_agrees_with_gymnasium(slippery, success_rate):
     """10,000 random actions over 1,000 maps, with gymnasium's own numbers for the slips."""
-    make, draw, steps = maker("gymnasium", 4, 0.8), random.Random(5), 0
+    make, draw = maker("gymnasium", 4, 0.8), random.Random(5)
     for seed in range(1000):
-        made = make(seed)
+        made, luck = make(seed), np.random.Generator(np.random.PCG64(seed))
         theirs = gymnasium.make(
             "FrozenLake-v1", desc=made.rows, is_slippery=slippery, success_rate=success_rate
         ).unwrapped
-        theirs.reset(seed=seed)
-        luck = np.random.Generator(np.random.PCG64(seed))
-        luck.random()  # gymnasium draws the start cell
-        ours = LakeWorld(made, AFTER, success_rate, luck if slippery else None)
-        for _ in range(10 if seed else 1000):
+        done, fresh = True, {"seed": seed}
+        for _ in range(10):
+            if done:
+                theirs.reset(**fresh)
+                fresh = {}
+                luck.random()  # gymnasium draws the start cell
+                ours = LakeWorld(made, AFTER, success_rate, luck if slippery else None)
             action = draw.randrange(4)
             cell, reward, done, _, _ = theirs.step(action)
             assert (ours.step(action), ours.cell) == ((float(reward), done, bool(reward)), cell)
-            steps += 1
-            if done:
-                break
-    assert steps > 3_000
+            if not slippery:
+                luck.random()  # gymnasium draws on dry ice too
 
 
 def test_the_picture_shows_player_hole_and_goal():
@@ -114,10 +114,10 @@ def test_floor_and_ceiling_of_one_move_worked_by_hand():
 @pytest.mark.parametrize(("actions", "floor", "ceiling"), [(5, 0.157, 0.290), (10, 0.212, 0.483), (100, 0.323, 0.896)])
 def test_floor_and_ceiling_of_the_reference_configuration(actions, floor, ceiling):
     """Size 4, p 0.8, slip 1/3, seeds 123 to 378: the floor 21.2 % and the ceiling 48.3 % at 10 actions."""
-    env = Env(name="frozenlake", maps="ragen", slippery=True, max_actions=actions, max_turns=actions)
-    made = family(env)
-    found = bounds(env, made, [made.instance(seed) for seed in range(123, 379)])
-    assert (round(found.floor, 3), round(found.ceiling, 3), found.exact) == (floor, ceiling, True)
+    made = family(Env(name="frozenlake", maps="ragen", slippery=True))
+    maps = [made.instance(seed) for seed in range(123, 379)]
+    assert np.mean([made.floor(one, actions).value for one in maps]) == pytest.approx(floor, abs=5e-4)
+    assert np.mean([made.ceiling(one, actions).value for one in maps]) == pytest.approx(ceiling, abs=5e-4)
 
 
 @pytest.mark.parametrize("slippery", [False, True])

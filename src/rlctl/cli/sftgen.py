@@ -10,6 +10,8 @@ import typer
 from rlctl.cli.options import Json, Set
 from rlctl.config import load
 from rlctl.config.serving import Env
+from rlctl.config.suggest import nearest
+from rlctl.config.worlds import WORLDS
 from rlctl.errors import ConfigError
 
 
@@ -23,7 +25,7 @@ def sft_gen(
     max_depth: Annotated[int, typer.Option(help="Longest plan, in actions; deeper instances are skipped.")] = 100,
     episodes: Annotated[int, typer.Option(help="Rows per instance (they differ where several plans are optimal).")] = 1,
     thoughts: Annotated[bool, typer.Option("--thoughts", help="Tell the plan as a thought (env.think).")] = False,
-    config: Annotated[list[str], typer.Option("--config", "-c", help="A preset whose [[env]] of this name counts.")] = [],
+    config: Annotated[list[str], typer.Option("--config", "-c", help="A preset; its env of this name is used.")] = [],
     set_: Set = [],
     json_: Json = False,
 ) -> None:
@@ -36,7 +38,12 @@ def sft_gen(
         from rich.console import Console
         from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("left"))
+        columns = (
+            *Progress.get_default_columns()[:-1],
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        )
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(f"{env} instances", total=train_size + test_size)
             summary = generate(chosen, out, *sizes, progress=lambda done, _: bar.update(task, completed=done))
@@ -55,6 +62,10 @@ def sft_gen(
 
 def _environment(name: str, config: list[str], overrides: list[str]) -> Env:
     """The [[env]] called (or tagged) `name`, of the presets given or on its own; `-s env.key=value` changes it."""
+    if ":" not in name and name not in WORLDS and not config:
+        hint = nearest(name, WORLDS)
+        more = f"did you mean {hint!r}?" if hint else f"there are: {', '.join(WORLDS)}, module:Class"
+        raise ConfigError(f"{name!r} is no environment; {more}")
     if not config:
         alone = ['model.init="tiny"', f"env=[{{name={json.dumps(name)}}}]"]
         changed = [_indexed(override, 0) for override in overrides]

@@ -100,8 +100,8 @@ class LakeExpert:
 class FrozenLake:
     """All lakes of one [[env]]."""
 
-    actions = ("Left", "Down", "Right", "Up")
-    symbols: dict[str, str] = {  # noqa: RUF012
+    actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
+    symbols: dict[str, str] = {
         "P": "you",
         "_": "ice",
         "O": "hole",
@@ -111,11 +111,12 @@ class FrozenLake:
     }
     # 3,828 maps of 4x4 have a way from corner to corner. At p = 0.8 the first 60,000 seeds give 2,778 of them: 702 for
     # demonstrations and 57 to test those, 1,554 for training, 465 for evaluation.
-    shares: dict[str, int] = {"sft": 25, "sft_test": 2, "train": 57, "val": 16}  # noqa: RUF012
+    shares: dict[str, int] = {"sft": 25, "sft_test": 2, "train": 57, "val": 16}
 
     def __init__(self, env: Env) -> None:
         self.options = worlds.FrozenLake.model_validate(env.options)
-        self._horizon = horizon(env)
+        # On slippery ice the expert gives one action a turn, to see where it got.
+        self._horizon = min(env.max_actions, env.max_turns) if self.options.slippery else horizon(env)
         self._after = neighbours(self.options.size)
         self._make = lakes.maker(self.options.maps, self.options.size, self.options.p)
         self.rules = "You walk over a frozen lake. Reach the goal, and do not step into a hole: that ends the game." + (
@@ -139,9 +140,7 @@ class FrozenLake:
 
     def expert(self, instance: Instance, tie: int) -> LakeExpert:
         options = self.options
-        return LakeExpert(
-            instance.payload, self._after, self._horizon, options.success_rate, options.slippery, tie
-        )
+        return LakeExpert(instance.payload, self._after, self._horizon, options.success_rate, options.slippery, tie)
 
     def floor(self, instance: Instance, actions: int) -> Rate:
         return Rate(float(random_play(self._table(instance), actions)[instance.payload.start]), True)

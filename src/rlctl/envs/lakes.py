@@ -12,7 +12,7 @@ import numpy as np
 from rlctl.sftgen.lakes import Lake, connected, spreader
 
 Maker = Callable[[int], Lake | None]
-MAX_DRAWS = 10_000
+MAX_DRAWS = 1_000
 
 
 def maker(kind: str, size: int, p: float) -> Maker:

@@ -109,9 +109,7 @@ def reverse_play(
 def _displacement(geometry: Geometry, locations: Locations) -> int:
     """Sum over boxes of the Manhattan distance from target to box."""
     cols = geometry.cols
-    return sum(
-        abs(target // cols - cell // cols) + abs(target % cols - cell % cols) for target, cell in locations
-    )
+    return sum(abs(target // cols - cell // cols) + abs(target % cols - cell % cols) for target, cell in locations)
 
 
 def _walk(

@@ -67,8 +67,8 @@ class SokobanExpert:
 class Sokoban:
     """All rooms of one [[env]]."""
 
-    actions = ("Up", "Down", "Left", "Right")
-    symbols: dict[str, str] = {  # noqa: RUF012
+    actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
+    symbols: dict[str, str] = {
         "#": "wall",
         "_": "floor",
         "O": "target",
@@ -82,7 +82,7 @@ class Sokoban:
         " behind it is free. Boxes cannot be pulled, so do not push them into corners."
         " Each action costs 0.1, a box on a target gives 1, solving the room gives 10."
     )
-    shares: dict[str, int] = {"sft": 50, "sft_test": 5, "train": 30, "val": 15}  # noqa: RUF012
+    shares: dict[str, int] = {"sft": 50, "sft_test": 5, "train": 30, "val": 15}
 
     def __init__(self, env: Env) -> None:
         self.options = worlds.Sokoban.model_validate(env.options)
@@ -161,5 +161,3 @@ def _random_episode(room: Room, actions: int, luck: random.Random) -> bool:
         if boxes == room.targets:
             return True
     return False
-
-

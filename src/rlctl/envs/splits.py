@@ -13,7 +13,26 @@ from rlctl.envs.lookup import family
 from rlctl.errors import ConfigError
 
 PATIENCE = 20_000
-"""Seeds in a row without a new board after which a generator counts as exhausted."""
+"""Seeds in a row without a new board of the split after which a generator counts as exhausted."""
+BARREN = 1_000
+"""Seeds in a row without any board after which it counts as unable to make one."""
+
+
+class Patience:
+    """Notices that a generator has nothing new to give."""
+
+    def __init__(self) -> None:
+        self._without_new = 0
+        self._without_any = 0
+
+    def saw(self, new: bool, reason: str) -> None:
+        """Take note of one seed: whether it gave a new board of the split, else why it gave none ("": it gave one)."""
+        self._without_new = 0 if new else self._without_new + 1
+        self._without_any = self._without_any + 1 if reason == "no_instance" else 0
+
+    @property
+    def over(self) -> bool:
+        return self._without_new >= PATIENCE or self._without_any >= BARREN
 
 
 def split_of(key: str, shares: dict[str, int]) -> str:
@@ -31,16 +50,18 @@ def distinct(made: Family, split: str, seed: int) -> Iterator[Instance]:
     if split not in made.shares:
         raise ConfigError(f"no split {split!r}; there are: {', '.join(made.shares)}")
     seen: set[str] = set()
-    missed = 0
-    while missed < PATIENCE:
+    patience = Patience()
+    while not patience.over:
         found = made.instance(seed)
         seed += 1
-        missed += 1
-        if isinstance(found, Skip) or found.key in seen or split_of(found.key, made.shares) != split:
+        if isinstance(found, Skip):
+            patience.saw(False, found.reason)
             continue
-        seen.add(found.key)
-        missed = 0
-        yield found
+        new = found.key not in seen and split_of(found.key, made.shares) == split
+        patience.saw(new, "")
+        if new:
+            seen.add(found.key)
+            yield found
 
 
 def instances(env: Env, split: str, count: int, seed: int | None = None) -> list[Instance]:
@@ -57,5 +78,5 @@ def too_few(env: Env, split: str, wanted: int, found: int) -> ConfigError:
     """The error for a generator that has not that many boards."""
     return ConfigError(
         f"env {env.tag or env.name}: {wanted} distinct {split} instances were asked for, but only {found} were found"
-        f" ({PATIENCE} seeds in a row gave no new one): ask for fewer, or make the world larger"
+        " and further seeds give no new ones: ask for fewer, or make the world larger or less crowded"
     )

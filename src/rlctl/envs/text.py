@@ -2,8 +2,8 @@
 
 Rollouts and demonstrations use these same functions, so a demonstration's prompts are the prompts of RL.
 
-- `style = "full"`: a system turn, the rules, the symbols and the actions once; then in every turn its number, the state,
-  the actions left and the format asked for; after a turn its reward (the structure of RAGEN's prompts, in our words).
+- `style = "full"`: a system turn, the rules, the symbols and the actions once; then in every turn its number, the
+  state, the actions left and the format asked for; after a turn its reward (RAGEN's structure, in our words).
 - `style = "compact"`, for tiny models: no system turn and no words; a user message is the state alone, every cell
   preceded by a space, so that a byte-level tokenizer gives one token per cell.
 """
@@ -16,8 +16,9 @@ from rlctl.envs.base import Family
 
 Message = dict[str, str]
 SYSTEM = "You play a game, turn by turn. Keep to the answer format exactly."
-_THINK = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>\s*<answer>([^<>]*)</answer>\s*", re.DOTALL)
-_PLAIN = re.compile(r"\s*<answer>([^<>]*)</answer>\s*")
+_ANSWER = r"\s*<answer>((?:(?!</?answer>).)*)</answer>\s*"
+_PLAIN = re.compile(_ANSWER, re.DOTALL)
+_THINK = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>" + _ANSWER, re.DOTALL)
 
 
 class Parsed(NamedTuple):

@@ -37,8 +37,10 @@ def neighbours(size: int) -> list[tuple[int, int, int, int]]:
     table = []
     for row in range(size):
         for col in range(size):
-            moved = [(min(max(row + dr, 0), size - 1), min(max(col + dc, 0), size - 1)) for dr, dc in DELTAS]
-            table.append(tuple(r * size + c for r, c in moved))
+            left, down, right, up = (
+                min(max(row + dr, 0), size - 1) * size + min(max(col + dc, 0), size - 1) for dr, dc in DELTAS
+            )
+            table.append((left, down, right, up))
     return table
 
 

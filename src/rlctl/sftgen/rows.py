@@ -1,6 +1,6 @@
 """Demonstrations of a block of seeds: what one worker does.
 
-    seed -> instance -> (its split wanted?) -> Episode, answered by the family's expert -> one JSON line per episode
+seed -> instance -> (its split wanted?) -> Episode, answered by the family's expert -> one JSON line per episode
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
     env: Env
     first: int
-    count: int
+    seeds: int
     splits: tuple[str, ...]
     """Those whose rows are still wanted."""
     max_depth: int
@@ -59,14 +59,17 @@ class Row(msgspec.Struct, frozen=True):
     """False only where slippery ice beat the optimal player."""
 
 
-def play(block: Block) -> list[Record]:
-    """The records of a block, one per seed, in order."""
+def play(block: Block, played: set[str] | None = None) -> list[Record]:
+    """The records of a block, one per seed, in order.
+
+    `played` are boards of blocks before this one; theirs and its own repetitions get no rows (nobody will want them).
+    """
     made = family(block.env)
     deepest = min(block.max_depth, horizon(block.env))
     encode = msgspec.json.Encoder().encode
     records: list[Record] = []
-    played: set[str] = set()
-    for seed in range(block.first, block.first + block.count):
+    played = set() if played is None else played
+    for seed in range(block.first, block.first + block.seeds):
         instance = made.instance(seed)
         if isinstance(instance, Skip):
             records.append(Record(instance.reason))
@@ -86,9 +89,7 @@ def play(block: Block) -> list[Record]:
 
 def _row(block: Block, made: Family, instance: Instance, number: int, split: str) -> Row:
     episode = demonstrate(block.env, made, instance, number, block.thoughts)
-    return Row(
-        episode.messages, block.env.name, instance.seed, instance.key, instance.shortest, split, episode.success
-    )
+    return Row(episode.messages, block.env.name, instance.seed, instance.key, instance.shortest, split, episode.success)
 
 
 def demonstrate(env: Env, made: Family, instance: Instance, number: int = 0, thoughts: bool = False) -> Episode:

@@ -157,9 +157,7 @@ def solve(room: Room, max_moves: int, max_expanded: int = MAX_EXPANDED) -> Solut
     return Solution("solved", descend(room.geometry, layers, depth, room.boxes, room.player))
 
 
-def descend(
-    geometry: Geometry, layers: OneBox | ManyBoxes, depth: int, boxes: int, player: int
-) -> tuple[int, ...]:
+def descend(geometry: Geometry, layers: OneBox | ManyBoxes, depth: int, boxes: int, player: int) -> tuple[int, ...]:
     """From a state in layer `depth` down to layer 0, at each step by the first action that leads one layer down."""
     plan = []
     for layer in range(depth - 1, -1, -1):
