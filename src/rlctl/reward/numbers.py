@@ -1,7 +1,8 @@
 r"""Numbers in answers, exactly (fractions, no rounding).
 
-Where the answer stands, first match wins: the last `\boxed{...}`, the text after the last `####` (GSM8K), the text after
-the last "answer is" / "answer:", the whole text. In it the last number counts (after a mark, the one of the same line).
+Where the answer stands, first match wins: the last `\boxed{...}`, the line after the last `####` (GSM8K), the line
+after the last "answer is" or "answer:"; there the first number counts (after the last "=", if any). Without such a mark
+the last number of the text counts.
 Spellings: 1,234  $5.00  -3  3/4  \frac{3}{4}  2 1/2  50%  1.5e3  7 apples
 """
 
@@ -12,7 +13,7 @@ from fractions import Fraction
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{{1,3}}(?!\w))?"
 _NUMBER = re.compile(
-    rf"(?P<sign>(?<![\w)\]}}])[-+])?\s?[$€£]?\s?(?:(?P<whole>\d+)\s+(?=\d+/\d))?"
+    rf"(?P<sign>(?<![\w)\]}}])[-+])?(?:[$€£]\s?)?(?:(?P<whole>\d+)\s+(?=\d+/\d))?"
     rf"(?P<top>{_DECIMAL})(?:\s?/\s?(?P<bottom>{_DECIMAL}))?(?P<percent>\s?\\?%)?"
 )
 _FRAC = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
@@ -29,10 +30,11 @@ class Number:
 
 def answer(text: str) -> Number | None:
     """The number that `text` gives as its answer; None if there is none."""
-    for part in _where(text):
-        if numbers := parse(part):
-            return numbers[-1]
-    return None
+    for marked in _marked(text):
+        if numbers := parse(marked.rpartition("=")[2]):
+            return numbers[0]
+    numbers = parse(text)
+    return numbers[-1] if numbers else None
 
 
 def same(a: Number, b: Number) -> bool:
@@ -45,7 +47,7 @@ def same(a: Number, b: Number) -> bool:
 
 def parse(text: str) -> list[Number]:
     """All numbers in `text`, in order."""
-    text = text.replace("−", "-").replace("\\$", "$").replace("\\,", "").replace("{,}", ",").replace("\\!", "")
+    text = text.replace("\u2212", "-").replace("\\$", "$").replace("\\,", "").replace("{,}", ",").replace("\\!", "")
     text = _FRAC.sub(r" \1/\2 ", text)
     return [number for match in _NUMBER.finditer(text) if (number := _number(match)) is not None]
 
@@ -62,7 +64,7 @@ def _value(digits: str) -> Fraction:
     return Fraction(digits.replace(",", ""))
 
 
-def _where(text: str) -> list[str]:
+def _marked(text: str) -> list[str]:
     """Places that may hold the answer, the most explicit first."""
     places = []
     if boxed := _boxed(text):
@@ -71,7 +73,7 @@ def _where(text: str) -> list[str]:
         places.append(text.rpartition("####")[2].strip().partition("\n")[0])
     if stated := list(_STATED.finditer(text)):
         places.append(text[stated[-1].end() :].strip().partition("\n")[0])
-    return [*places, text]
+    return places
 
 
 def _boxed(text: str) -> str:
