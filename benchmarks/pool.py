@@ -1,6 +1,6 @@
 """Pool throughput through real sockets and a real disk: submit, fetch, memory; one JSON line per measure.
 
-    python benchmarks/pool.py [--steps 100000] [--tokens 640] [--no-fsync]
+    python benchmarks/pool.py [--steps 100000] [--tokens 640] [--through 1000000] [--no-fsync]
 
 The pool runs as its own process (`rlctl pool`), as in a run; the load comes from this process over ZeroMQ.
 CPU milliseconds per step are printed beside the rates: they hold on a busy machine, wall rates do not.
@@ -29,7 +29,6 @@ from rlctl.wire.messages import (
     CompleteTrajectory,
     FetchBatch,
     GetStatistics,
-    Nack,
     Step,
     SubmitSteps,
 )
@@ -169,7 +168,10 @@ async def measure(args: argparse.Namespace) -> None:
                 "memory", rss_bytes_per_token=pool.rss / tokens, packed_bytes_per_token=stats["resident_bytes"] / tokens
             )
             await fetch(pool, ask, many, len(many) // TURNS, 128)
-            await ask.ask(Nack(""))
+            for part in range(args.through // args.steps):
+                again = steps_of(args.steps // TURNS * TURNS, args.tokens, f"through-{part}")
+                await submit(pool, ask, again, 64, 8, f"submit, batches of 64, after {(part + 1) * args.steps} steps")
+                await fetch(pool, ask, again, len(again) // TURNS, 128)
         finally:
             ask.close()
             pool.stop()
@@ -183,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--tokens", type=int, default=640)
+    parser.add_argument("--through", type=int, default=0, help="then this many more steps, fetched and acknowledged")
     parser.add_argument("--no-fsync", action="store_true")
     parser.add_argument("--dir", help="where the pool writes; default: the system's temporary directory")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

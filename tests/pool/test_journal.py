@@ -5,6 +5,7 @@ import resource
 from pathlib import Path
 
 import pytest
+from tests.pool.make import rules, step
 
 from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
@@ -23,7 +24,6 @@ from rlctl.wire.messages import (
     SubmitSteps,
     Trajectory,
 )
-from tests.pool.make import rules, step
 
 STORY: list[tuple[Event, float]] = [
     (OpenGroup("a", ["a.0", "a.1"]), 1.0),
@@ -128,7 +128,7 @@ def test_a_disk_that_refuses_keeps_nothing_of_the_append_and_can_go_on(tmp_path:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # the write stops in the middle, then fails
     try:
-        with pytest.raises(StorageError, match="cannot write .* bytes to .*: File too large"):
+        with pytest.raises(StorageError, match=r"cannot write .* bytes to .*: File too large"):
             segments.append([frames.frame(b"lost" * 100)], sync=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.pool.make import step
+from tests.pool.process import PoolProcess
 
 from rlctl.errors import WireError
 from rlctl.wire.frames import read_ended
@@ -26,8 +28,6 @@ from rlctl.wire.messages import (
     TakeUnscored,
 )
 from rlctl.wire.sockets import Ask
-from tests.pool.make import step
-from tests.pool.process import PoolProcess
 
 
 @pytest.fixture

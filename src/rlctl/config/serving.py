@@ -71,7 +71,7 @@ class Pool(Section):
     fsync: bool = True
     """Acknowledged means on disk."""
     journal_mb: Positive = 64
-    """Journal written between two snapshots of the state (more when the state itself is larger); older files are deleted."""
+    """Journal written between two snapshots of the state, or twice the state's own size; older files are deleted."""
     trajectories_mb: NonNegative = 4096
     """Ended trajectories kept in the run directory, the oldest deleted first. 0: none."""
     reward_port: Port = 0
@@ -121,7 +121,7 @@ class Env(Section):
     think: bool = False
     """Ask for <think>...</think> before <answer>...</answer>."""
     format_penalty: float = 0.0
-    """Added to the reward once per turn whose answer cannot be read (0 or negative)."""
+    """Added to that turn's environment reward when the answer cannot be read (0 or negative)."""
     instances: Positive = 4000
     """Distinct training instances."""
     seed: NonNegative = 0
@@ -159,7 +159,7 @@ class Reward(Section):
 
     kind: Literal["rule"] = "rule"
     fn: str = "env"
-    """env, format, exact, numeric, or module:function."""
+    """env, format, exact, numeric, or module:function, called with the sample and `args`."""
     weight: float = 1.0
     args: dict[str, Any] = {}
     """Keyword arguments of the function."""

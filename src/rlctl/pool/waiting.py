@@ -32,4 +32,5 @@ class Waiters:
             return not future.cancelled()
         finally:
             timer.cancel()
-            future.cancel()
+            if future in self._queue:  # not woken: nobody else takes it out
+                self._queue.remove(future)
