@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from rlctl.engines.embedded import completions
-from rlctl.engines.embedded.build import BadWeights, read_published
 from rlctl.engines.embedded.completions import Refusal, Texts, encode
 from rlctl.engines.embedded.measure import Measure
 from rlctl.engines.embedded.serving import Serving
 from rlctl.engines.embedded.streaming import stream
+from rlctl.engines.embedded.weights import BadWeights, read_published
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -115,9 +115,7 @@ class App:
                 weights, checksum = await asyncio.to_thread(read_published, Path(asked.path), asked.version)
                 await self.serving.swap(weights, asked.version)
             except BadWeights as error:
-                raise Refusal(str(error), "bad_weights", 422) from None
-            except (KeyError, RuntimeError) as error:
-                raise Refusal(f"{asked.path}: does not fit the model served: {error}", "bad_weights", 422) from None
+                raise Refusal(f"{asked.path}: {error}", "bad_weights", 422) from None
             self.policy = {"version": asked.version, "checksum": checksum, "path": asked.path}
             self.measure.updates += 1
         seconds = time.perf_counter() - start

@@ -1,29 +1,19 @@
-"""From a configuration to a `Generator`, and from a published folder to weights."""
+"""From a configuration to a `Generator`."""
 
-import hashlib
-import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_safetensors
 
 from rlctl.config import Config
 from rlctl.engines.embedded.completions import Texts
 from rlctl.engines.embedded.general import General
 from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.lean import Lean, fits
-from rlctl.errors import ConfigError, RlctlError
+from rlctl.errors import ConfigError
 from rlctl.models.load import load_configured
 
 log = logging.getLogger(__name__)
-WEIGHTS = "model.safetensors"
-
-
-class BadWeights(RlctlError):
-    """A published folder that cannot be used; the weights before it stay."""
 
 
 def device_of(config: Config) -> torch.device:
@@ -51,22 +41,3 @@ def ends(model: Any, tokenizer: Any) -> frozenset[int]:
     configured = model.generation_config.eos_token_id if model.generation_config else None
     found = configured if isinstance(configured, list) else [configured]
     return frozenset(int(i) for i in [*found, tokenizer.eos_token_id] if i is not None)
-
-
-def read_published(folder: Path, version: int) -> tuple[dict[str, torch.Tensor], str]:
-    """Weights of a published folder and their sha256; BadWeights when anything about it is not as announced."""
-    try:
-        announced = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))
-        expected, said = announced["sha256"][WEIGHTS], announced["version"]
-        data = (folder / WEIGHTS).read_bytes()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadWeights(f"{folder}: not a published folder: {type(error).__name__}: {error}") from error
-    checksum = hashlib.sha256(data).hexdigest()
-    if checksum != expected:
-        raise BadWeights(f"{folder}: {WEIGHTS} has sha256 {checksum}, PUBLISHED.json says {expected}")
-    if said != version:
-        raise BadWeights(f"{folder}: PUBLISHED.json says version {said}, asked for {version}")
-    try:
-        return load_safetensors(data), checksum
-    except SafetensorError as error:
-        raise BadWeights(f"{folder}: {WEIGHTS} does not decode: {error}") from error

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rlctl.engines.embedded.batch import Batch, padded_groups
-from rlctl.engines.embedded.kv import Idle, Running, Sessions, Shape
+from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape
 from rlctl.engines.embedded.phases import Phases
 from rlctl.engines.embedded.sampler import sample
 from rlctl.engines.embedded.sequences import Sequence
@@ -36,9 +36,7 @@ class Forward(Protocol):
 
     def load(self, weights: Mapping[str, Tensor]) -> None: ...
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, rows: Tensor, last: Tensor, length: int, cache: Running, dense: bool
-    ) -> Tensor: ...
+    def forward(self, inputs: Inputs, cache: Running) -> Tensor: ...
 
 
 class Generator:
@@ -90,7 +88,7 @@ class Generator:
             self.waiting.remove(sequence)
 
     def swap(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Continue with new weights (see the module); on KeyError the old ones stay."""
+        """Continue with new weights (see the module); on BadWeights the old ones stay."""
         with self.phases("load"), torch.inference_mode():
             self.model.load(weights)
             self.sessions.clear()
@@ -177,8 +175,8 @@ class Generator:
         self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray, length: int, dense: bool
     ) -> Tensor:
         device = self.model.shape.device
-        arrays = [torch.from_numpy(array).to(device) for array in (ids, positions, rows, last)]
-        return self.model.forward(*arrays, length, self.running, dense)
+        moved = [torch.from_numpy(array).to(device) for array in (ids, positions, rows, last)]
+        return self.model.forward(Inputs(moved[0], moved[1], moved[2], moved[3], length, dense), self.running)
 
     def _sample(self, logits: Tensor, rows: np.ndarray) -> list[Sequence]:
         """Sample a token for each of `rows [B]`; the sequences that are over with it."""

@@ -27,6 +27,24 @@ class Shape:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """One forward pass over some rows of the batch."""
+
+    ids: torch.Tensor
+    """int64 `[B, n]`."""
+    positions: torch.Tensor
+    """int64 `[B, n]`: where these tokens stand; each sees the positions up to its own."""
+    rows: torch.Tensor
+    """int64 `[B]`: rows of the KV cache."""
+    last: torch.Tensor
+    """int64 `[B]`: index in 0 .. n-1 of the token whose logits are wanted."""
+    length: int
+    """Positions that are looked at: the largest one that counts, plus 1."""
+    dense: bool
+    """Whether `rows` are 0 .. B-1, so that the cache can be looked at without a copy."""
+
+
 class Running:
     """KV of the running batch; head `h < kv_heads` of dimension 2 is a key head, the rest are value heads."""
 
@@ -59,17 +77,17 @@ class Running:
     def save(self, row: int, tokens: int) -> torch.Tensor:
         return self.data[:, row, :, :tokens].clone()
 
-    def write(
-        self, layer: int, rows: torch.Tensor, positions: torch.Tensor, kv: torch.Tensor, length: int, dense: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `kv [B, n, 2 * kv_heads, head_dim]` of one layer at `rows [B]`, `positions [B, n]`.
+    def write(self, layer: int, kv: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store `kv [B, n, 2 * kv_heads, head_dim]` of one layer at the rows and positions of `inputs`.
 
-        Returns keys and values `[B, kv_heads, length, head_dim]` of these rows: views when they are `dense`
-        (rows 0 .. B-1), else copies.
+        Returns keys and values `[B, kv_heads, length, head_dim]` of these rows.
         """
         block = self.data[layer]
-        block[rows[:, None], :, positions] = kv
-        seen = block[: len(rows), :, :length] if dense else block[:, :, :length].index_select(0, rows)
+        block[inputs.rows[:, None], :, inputs.positions] = kv
+        if inputs.dense:
+            seen = block[: len(inputs.rows), :, : inputs.length]
+        else:
+            seen = block[:, :, : inputs.length].index_select(0, inputs.rows)
         return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlctl.engines.embedded.kv import Running, Shape
+from rlctl.engines.embedded.kv import Inputs, Running, Shape
+from rlctl.engines.embedded.weights import Expected
 
 KINDS = ("llama", "qwen2", "qwen3")
 
@@ -63,6 +64,7 @@ class Lean:
         self.shape = Shape(
             config.num_hidden_layers, config.num_key_value_heads, self.head_dim, weight.dtype, weight.device
         )
+        self._expected = Expected(model)
         self.load(model.state_dict())
         rotary = model.model.rotary_emb
         angles = torch.outer(torch.arange(max_context, device=weight.device).float(), rotary.inv_freq.float())
@@ -72,26 +74,23 @@ class Lean:
         """Sign of rotate_half folded in: x * cos + roll(x) * sin."""
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take new weights, by transformers' names; KeyError when one is missing."""
+        """Take new weights, by transformers' names; BadWeights (and nothing changed) when they do not fit."""
+        self._expected.check(weights)
         moved = {name: w.to(self.shape.dtype).to(self.shape.device) for name, w in weights.items()}
         layers = [Layer(moved, f"model.layers.{i}.") for i in range(self.shape.layers)]
         embedding, norm = moved["model.embed_tokens.weight"], moved["model.norm.weight"]
         self.layers, self.embedding, self.norm = layers, embedding, norm
         self.head = moved.get("lm_head.weight", embedding)
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, rows: Tensor, last: Tensor, length: int, cache: Running, dense: bool
-    ) -> Tensor:
-        """Logits `[B, V]` after the token `last [B]` of each row of `ids [B, n]`, which stand at `positions [B, n]`.
-
-        Their KV is written to `cache`, rows `rows [B]`; each token sees the positions up to its own, of `length`.
-        """
-        batch, n = ids.shape
+    def forward(self, inputs: Inputs, cache: Running) -> Tensor:
+        """Logits `[B, V]` after the last token of each row; the KV of all tokens is written to `cache`."""
+        batch, n = inputs.ids.shape
+        positions = inputs.positions
         kv_heads, group = self.shape.kv_heads, self.heads // self.shape.kv_heads
         cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
-        mask = causal_mask(positions, length, self.shape.dtype).repeat(1, 1, group, 1)
+        mask = causal_mask(positions, inputs.length, self.shape.dtype).repeat(1, 1, group, 1)
         turned = self.heads + kv_heads
-        x = F.embedding(ids, self.embedding)
+        x = F.embedding(inputs.ids, self.embedding)
         for number, layer in enumerate(self.layers):
             h = F.rms_norm(x, x.shape[-1:], layer.before_attention, self.eps)
             qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(batch, n, -1, self.head_dim)
@@ -101,7 +100,7 @@ class Lean:
                 k = F.rms_norm(qk[:, :, self.heads :], (self.head_dim,), layer.key_norm, self.eps)
                 qk.copy_(torch.cat([q, k], 2))
             qk.copy_(torch.addcmul(qk * cos, qk.roll(self.head_dim // 2, -1), sin))
-            keys, values = cache.write(number, rows, positions, qkv[:, :, self.heads :], length, dense)
+            keys, values = cache.write(number, qkv[:, :, self.heads :], inputs)
             q = qk[:, :, : self.heads].view(batch, n, kv_heads, group, self.head_dim)
             q = q.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, group * n, self.head_dim)
             seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
@@ -111,7 +110,7 @@ class Lean:
             gate_up = F.linear(h, layer.gate_up, layer.gate_up_bias)
             h = F.silu(gate_up[..., : self.mlp]) * gate_up[..., self.mlp :]
             x = x + F.linear(h, layer.down, layer.down_bias)
-        x = x[:, 0] if n == 1 else x[torch.arange(batch, device=x.device), last]
+        x = x[:, 0] if n == 1 else x[torch.arange(batch, device=x.device), inputs.last]
         return F.linear(F.rms_norm(x, x.shape[-1:], self.norm, self.eps), self.head)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.sequences import Sequence
+from rlctl.engines.embedded.weights import BadWeights
 
 log = logging.getLogger(__name__)
 INLINE_S = 0.010
@@ -80,13 +81,13 @@ class Serving:
                     self._between_steps(lambda sequence=sequence: self.generator.abort(sequence))  # type: ignore[misc]
 
     async def swap(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Return when every later token comes from `weights`; KeyError when one is missing (the old ones stay)."""
+        """Return when every later token comes from `weights`; BadWeights when they do not fit (the old ones stay)."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def act() -> None:
             try:
                 self.generator.swap(weights, version)
-            except (KeyError, RuntimeError) as error:
+            except BadWeights as error:
                 done.set_exception(error)
             else:
                 done.set_result(None)

@@ -20,8 +20,12 @@ async def stream(serving: Serving, sequences: list[Sequence], texts: Texts, base
     """
     loop = asyncio.get_running_loop()
     news = asyncio.Event()
+
+    def tell(_: Sequence) -> None:
+        loop.call_soon_threadsafe(news.set)
+
     for sequence in sequences:
-        sequence.on_token = lambda _: loop.call_soon_threadsafe(news.set)
+        sequence.on_token = tell
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     work = asyncio.ensure_future(serving.generate(sequences))
