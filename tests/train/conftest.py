@@ -76,7 +76,7 @@ def random_batch(seed: int, groups: int = 4, size: int = 4, turns: int = 3) -> B
 
 
 class FakeEngine:
-    """`PUT /policy` as an engine answers it: reads PUBLISHED.json, keeps what it was told; `faults` are answered first."""
+    """`PUT /policy` as an engine answers it: reads PUBLISHED.json, keeps what it was told; `faults` come first."""
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def engine() -> Iterator[FakeEngine]:
 
 
 class FakePeer:
-    """A real ZeroMQ Answer socket in a thread; `handle(request) -> reply` is the peer's mind, `seen` what it was asked."""
+    """A real ZeroMQ Answer socket in a thread; `handle(request) -> reply` is its mind, `seen` what it was asked."""
 
     def __init__(self, handle: Callable[[Any], Any]) -> None:
         from rlctl.wire.sockets import Answer

@@ -145,7 +145,7 @@ class WarmStart:
         if result is None:
             raise RlctlError(f"rollout measured nothing at rollout.temperature = {config.rollout.temperature:g}")
         self.metrics.write(
-            step=step, success_rate=result.success_rate, success_se=result.success_se, episodes=result.episodes
+            step=step, success=result.success_rate, success_se=result.success_se, episodes=result.episodes
         )
         log.info("step %d: success %.3f ± %.3f on training instances", step, result.success_rate, result.success_se)
         return result.success_rate

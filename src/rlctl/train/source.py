@@ -43,7 +43,10 @@ class PoolSource:
         self._groups = config.train.groups_per_step
         self._lease_s = config.pool.lease_timeout_s
         self._patience_s = config.monitor.watchdog_s
-        self._record = (config.run_dir / RECORDS).open("ab") if config.train.record else None
+        self._record: BinaryIO | None = None
+        if config.train.record:
+            config.run_dir.mkdir(parents=True, exist_ok=True)
+            self._record = (config.run_dir / RECORDS).open("ab")
 
     def fetch(self) -> Batch:
         """Waits for a full batch; Watchdog after `monitor.watchdog_s` without one."""

@@ -1,0 +1,289 @@
+"""The main loop: alone on recorded batches, and under a real torchrun against real sockets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import torch
+from safetensors.torch import load_file
+
+from rlctl.config import Config
+from rlctl.errors import ConfigError, RlctlError, Watchdog
+from rlctl.telemetry.metrics import read
+from rlctl.train.loop import Run
+from rlctl.train.ranks import Ranks
+from rlctl.train.source import append_batch
+from rlctl.wire.messages import (
+    Ack,
+    Batch,
+    Done,
+    EvalResult,
+    Evaluate,
+    Evaluated,
+    FetchBatch,
+    Group,
+    SetPolicyVersion,
+)
+
+from .conftest import FakeEngine, FakePeer, config_for, random_batch
+
+
+def record(path: Path, count: int) -> Path:
+    with path.open("ab") as file:
+        for seed in range(count):
+            append_batch(file, random_batch(seed))
+    return path
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    return record(tmp_path / "batches", 6)
+
+
+def run(config: Config) -> list[dict[str, Any]]:
+    Run(config, Ranks(config)).to_the_end()
+    return list(read(config.run_dir / "metrics" / "train.jsonl"))
+
+
+def final_weights(config: Config, step: int) -> dict[str, torch.Tensor]:
+    return load_file(config.run_dir / "checkpoints" / f"step_{step}" / "hf" / "model.safetensors")
+
+
+def replay(model_dir: Path, run_dir: Path, recorded: Path, steps: int, **more: Any) -> Config:
+    train = {"replay": str(recorded), "epochs": 2, **more.pop("train", {})}
+    return config_for(model_dir, run_dir, run={"steps": steps}, train=train, ckpt={"every": 3}, **more)
+
+
+def facts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not k.endswith("_s") and k != "t"} for row in rows]
+
+
+def test_six_steps_equal_three_and_a_resume_and_three_to_the_last_bit(
+    model_dir: Path, tmp_path: Path, recorded: Path
+) -> None:
+    schedule = {"optim": {"lr": 1e-3, "schedule": "linear", "warmup_steps": 3}}
+    straight = replay(model_dir, tmp_path / "straight", recorded, 6, train=schedule)
+    rows = run(straight)
+    halves = replay(model_dir, tmp_path / "halves", recorded, 6, train=schedule)
+    first = Run(halves, Ranks(halves))
+    while first.state.step < 3:
+        first.step()
+    torch.rand(7), torch.manual_seed(123)
+    rows_in_halves = run(halves)
+    assert facts(rows) == facts(rows_in_halves)
+    one, other = final_weights(straight, 6), final_weights(halves, 6)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_batch_without_signal_is_a_logged_step_that_changes_no_weight(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flat = random_batch(0, groups=1)
+    members = [
+        t.__class__(**{**{f: getattr(t, f) for f in t.__struct_fields__}, "reward": 1.0})
+        for t in flat.groups[0].trajectories
+    ]
+    with (tmp_path / "flat").open("ab") as file:
+        append_batch(file, Batch(lease="x", groups=[Group("g", "fake", members)]))
+    config = replay(model_dir, tmp_path / "run", tmp_path / "flat", 1)
+    (row,) = run(config)
+    assert (row["step"], row["updates"], row["outcome_zero_variance"]) == (1, 0, len(members))
+    assert "no sample carries a signal" in caplog.text
+    before, after = load_file(model_dir / "model.safetensors"), final_weights(config, 1)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_replay_that_runs_out_says_so(model_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(RlctlError, match="no more batches"):
+        run(replay(model_dir, tmp_path / "run", record(tmp_path / "one", 1), 2))
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [({"rollout": {"top_p": 0.9}}, "top_p = 0.9"), ({"run": {"steps": 1}}, "engine.urls is empty")],
+)
+def test_what_cannot_work_is_refused_before_anything_is_loaded(
+    model_dir: Path, tmp_path: Path, section: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(config_for(model_dir, tmp_path, **section))
+
+
+class World:
+    """A pool with endless random batches, an engine, and rollout; `events` is what the trainer did, in order."""
+
+    def __init__(self, engine: FakeEngine, empty_polls: int = 0) -> None:
+        self.engine, self.empty_polls, self.events, self.fetched = engine, empty_polls, [], 0
+        self.pool, self.rollout = FakePeer(self.pool_mind), FakePeer(self.rollout_mind)
+
+    def pool_mind(self, request: Any) -> Any:
+        if isinstance(request, FetchBatch):
+            if self.empty_polls:
+                self.empty_polls -= 1
+                return Batch()
+            self.fetched += 1
+            self.events.append(f"fetch {self.fetched}")
+            return random_batch(self.fetched, request.groups)
+        if isinstance(request, Ack):
+            self.events.append(f"ack {request.lease}")
+        if isinstance(request, SetPolicyVersion):
+            assert self.engine.told[-1]["version"] == request.version, "the pool hears of a version no engine serves"
+            self.events.append(f"version {request.version}")
+        return Done()
+
+    def rollout_mind(self, request: Evaluate) -> Evaluated:
+        self.events.append(f"eval {request.name} {request.step}")
+        return Evaluated([EvalResult(request.step, "fake", request.name, 1.0, 8, 0.5, 0.1, 0.5)])
+
+    def config(self, model_dir: Path, run_dir: Path, **more: Any) -> Config:
+        return config_for(
+            model_dir,
+            run_dir,
+            engine={"urls": [self.engine.url]},
+            pool={"port": self.pool.port},
+            rollout={"port": self.rollout.port},
+            eval=[{"name": "val", "every": 2}, {"name": "greedy", "temperature": 0.0}],
+            **more,
+        )
+
+    def close(self) -> None:
+        self.pool.close()
+        self.rollout.close()
+
+
+@pytest.fixture
+def world(engine: FakeEngine) -> Any:
+    made = World(engine)
+    yield made
+    made.close()
+
+
+def torchrun(config: Config, folder: Path, processes: int = 1) -> subprocess.Popen[str]:
+    path = folder / "resolved.toml"
+    path.write_text(tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node"]
+    command = [sys.executable, *launcher, str(processes), "-m", "rlctl", "train", "--config", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    return errors
+
+
+def test_a_whole_run_under_torchrun_does_everything_in_the_order_that_is_safe(
+    model_dir: Path, tmp_path: Path, world: World
+) -> None:
+    world.empty_polls = 2
+    config = world.config(model_dir, tmp_path, run={"steps": 3})
+    finished(torchrun(config, tmp_path))
+    assert world.events == [
+        "version 0", "eval val 0", "eval greedy 0",
+        "fetch 1", "version 1", "ack lease-1",
+        "fetch 2", "version 2", "ack lease-2", "eval val 2",
+        "fetch 3", "version 3", "ack lease-3", "eval val 3", "eval greedy 3",
+    ]  # fmt: skip
+    result = json.loads((tmp_path / "train_result.json").read_text())
+    assert result == {"steps": 3, "policy_version": 3, "checkpoint": "checkpoints/step_3"}
+    assert json.loads((tmp_path / "components" / "train.json").read_text())["state"] == "finished"
+    assert [row["step"] for row in read(tmp_path / "metrics" / "train.jsonl")] == [1, 2, 3]
+    assert [row["name"] for row in read(tmp_path / "metrics" / "eval.jsonl")] == [
+        "val",
+        "greedy",
+        "val",
+        "val",
+        "greedy",
+    ]
+    assert sorted(p.name for p in (tmp_path / "weights").iterdir()) == ["v2", "v3"]
+    acks = [request for request in world.pool.seen if isinstance(request, Ack)]
+    assert [len(ack.outcomes) for ack in acks] == [16, 16, 16], "one outcome for every trajectory of the lease"
+    served, saved = load_file(tmp_path / "weights" / "v3" / "model.safetensors"), final_weights(config, 3)
+    assert all(torch.equal(served[name], saved[name]) for name in saved)
+
+
+def test_sync_every_publishes_less_often_and_counts_publications(model_dir: Path, tmp_path: Path, world: World) -> None:
+    rows = run(world.config(model_dir, tmp_path, run={"steps": 3}, sync={"every": 2}))
+    assert [row["policy_version"] for row in rows] == [0, 1, 2]
+    assert [event for event in world.events if "version" in event] == ["version 0", "version 1", "version 2"]
+
+
+def test_a_trainer_killed_between_checkpoint_and_ack_acknowledges_again(
+    model_dir: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = world.config(model_dir, tmp_path, run={"steps": 2}, ckpt={"every": 1})
+    killed = Run(config, Ranks(config))
+    monkeypatch.setattr(killed, "publish", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        killed.step()
+    rows = run(config)
+    assert [row["step"] for row in rows] == [2], "step 1 was durable and is not done again"
+    assert world.events[:4] == ["fetch 1", "version 1", "ack lease-1", "fetch 2"]
+
+
+def test_batches_can_be_recorded_and_trained_on_again(model_dir: Path, tmp_path: Path, world: World) -> None:
+    live = run(world.config(model_dir, tmp_path / "live", run={"steps": 2}, train={"record": True}))
+    again = run(config_for(model_dir, tmp_path / "again", run={"steps": 2}, train={
+        "replay": str(tmp_path / "live" / "batches.msgpack")}))  # fmt: skip
+    assert [row["loss"] for row in live] == [row["loss"] for row in again]
+
+
+def test_no_batch_for_too_long_ends_with_the_watchdogs_error(model_dir: Path, tmp_path: Path, world: World) -> None:
+    world.empty_polls = 10**9
+    with pytest.raises(Watchdog, match="no batch of 4 groups"):
+        run(world.config(model_dir, tmp_path, run={"steps": 1}, monitor={"watchdog_s": 0.2}))
+
+
+def test_sigterm_ends_a_waiting_trainer_with_exit_code_0(model_dir: Path, tmp_path: Path, world: World) -> None:
+    world.empty_polls = 10**9
+    path = tmp_path / "resolved.toml"
+    config = world.config(model_dir, tmp_path)
+    path.write_text(tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rlctl", "train", "--config", str(path)], stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not any(isinstance(request, FetchBatch) for request in world.pool.seen) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert time.monotonic() - asked < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["full", "none"])
+def test_one_and_two_processes_have_the_same_losses(
+    model_dir: Path, tmp_path: Path, recorded: Path, strategy: str
+) -> None:
+    rows = {}
+    for processes in (1, 2):
+        folder = tmp_path / f"{processes}"
+        folder.mkdir()
+        config = replay(model_dir, folder, recorded, 5, train={"fsdp": {"strategy": strategy}})
+        finished(torchrun(config, folder, processes))
+        rows[processes] = list(read(folder / "metrics" / "train.jsonl"))
+    for one, two in zip(rows[1], rows[2], strict=True):
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-5)
+        assert two["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-4)
+        assert two["entropy"] == pytest.approx(one["entropy"], rel=1e-5)
+        assert two["tokens"] == one["tokens"]
+
+
+@pytest.mark.slow
+def test_two_processes_resume_to_the_same_losses_also_on_one(model_dir: Path, tmp_path: Path, recorded: Path) -> None:
+    straight, halves = tmp_path / "straight", tmp_path / "halves"
+    straight.mkdir(), halves.mkdir()
+    finished(torchrun(replay(model_dir, straight, recorded, 6), straight, 2))
+    finished(torchrun(replay(model_dir, halves, recorded, 3), halves, 2))
+    finished(torchrun(replay(model_dir, halves, recorded, 6), halves, 1))
+    rows = [[row["loss"] for row in read(folder / "metrics" / "train.jsonl")] for folder in (straight, halves)]
+    assert rows[0] == pytest.approx(rows[1], rel=1e-5)

@@ -1,0 +1,182 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rlctl.config import Config
+from rlctl.config.learning import Algo, Optim
+from rlctl.errors import ConfigError
+from rlctl.train import optim
+from rlctl.train.batches import MicroBatch, Minibatch, grid
+from rlctl.train.losses import policy_loss
+from rlctl.train.optim import Schedule
+from rlctl.train.policy import Policy, export, load, load_trainable, tokens_of, trainable_state
+from rlctl.train.ranks import Ranks
+from rlctl.train.samples import TrainSample
+from rlctl.train.shaping import shape
+
+from .conftest import config_for, random_batch
+
+
+@pytest.fixture
+def policy(model_dir: Path, tmp_path: Path) -> Policy:
+    config = config_for(model_dir, tmp_path)
+    return load(str(model_dir), config, Ranks(config))
+
+
+def loaded(model_dir: Path, tmp_path: Path, **train: Any) -> tuple[Policy, Config]:
+    config = config_for(model_dir, tmp_path, train=train)
+    return load(str(model_dir), config, Ranks(config)), config
+
+
+def samples(seed: int = 0) -> list[TrainSample]:
+    return shape(random_batch(seed).groups, Algo(), 256).samples
+
+
+def loss_and_gradient(policy: Policy, minibatch: Minibatch, algo: Algo) -> tuple[float, torch.Tensor]:
+    total = 0.0
+    for micro in minibatch.micros:
+        logprobs, entropies = policy(micro, "grad")
+        value, _ = policy_loss(logprobs, entropies, tokens_of(micro, logprobs.device), algo)
+        (value / minibatch.divisor).backward()
+        total += value.item() / minibatch.divisor
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    policy.zero_grad()
+    return total, gradient
+
+
+def test_only_the_rows_of_trainable_tokens_reach_the_output_layer(policy: Policy) -> None:
+    micro = grid(samples(), 1, 10_000, "token_mean")[0].micros[0]
+    shapes = []
+    handle = policy.lm.get_output_embeddings().register_forward_hook(lambda m, i, o: shapes.append(o.shape))
+    logprobs, entropies = policy(micro)
+    handle.remove()
+    assert shapes[0][:2] == (1, len(micro.targets))
+    logits = policy.lm(torch.from_numpy(micro.token_ids), use_cache=False).logits
+    rows = logits.flatten(0, 1)[torch.from_numpy(micro.sources)]
+    reference = torch.distributions.Categorical(logits=rows)
+    assert torch.allclose(logprobs, reference.log_prob(torch.from_numpy(micro.targets)), atol=1e-5)
+    assert torch.allclose(entropies, reference.entropy(), atol=1e-5)
+
+
+CUTS = {
+    "micro-batches of 64 tokens": {"micro_tokens": 64},
+    "packed rows": {"micro_tokens": 512, "row_tokens": 128},
+    "one packed row": {"micro_tokens": 100_000, "row_tokens": 100_000},
+    "three ranks": {"micro_tokens": 128, "ranks": 3},
+    "more ranks than rows": {"micro_tokens": 128, "ranks": 40},
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"])
+def test_loss_and_gradient_do_not_depend_on_how_the_batch_is_cut(policy: Policy, cut: str, aggregation: str) -> None:
+    algo, settings = Algo(entropy_bonus=0.01, dual_clip=3.0), dict(CUTS[cut])
+    whole = grid(samples(), 1, 100_000, aggregation)[0]
+    loss, gradient = loss_and_gradient(policy, whole, algo)
+    parts = grid(samples(), settings.pop("ranks", 1), aggregation=aggregation, **settings)
+    together = Minibatch([micro for part in parts for micro in part.micros], parts[0].divisor)
+    other, other_gradient = loss_and_gradient(policy, together, algo)
+    assert other == pytest.approx(loss, rel=1e-5)
+    assert torch.linalg.norm(other_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient)
+
+
+def test_activation_checkpointing_changes_nothing_but_memory(policy: Policy, model_dir: Path, tmp_path: Path) -> None:
+    lean, _ = loaded(model_dir, tmp_path, memory={"activation_checkpointing": True})
+    assert lean.lm.is_gradient_checkpointing
+    batch = grid(samples(), 1, 512, "token_mean")[0]
+    (one, gradient), (other, lean_gradient) = (loss_and_gradient(p, batch, Algo()) for p in (policy, lean))
+    assert one == other and torch.equal(gradient, lean_gradient)
+
+
+def test_the_export_is_the_file_it_was_loaded_from(policy: Policy, model_dir: Path) -> None:
+    weights, saved = export(policy, "float32", keep=True), load_file(model_dir / "model.safetensors")
+    assert weights.keys() == saved.keys()
+    assert all(torch.equal(weights[name], saved[name]) for name in saved)
+    assert export(policy, "float32", keep=False) == {}
+    assert export(policy, "bfloat16", keep=True)["model.norm.weight"].dtype == torch.bfloat16
+
+
+def test_lora_trains_only_adapters_and_exports_what_it_computes(model_dir: Path, tmp_path: Path) -> None:
+    policy, _ = loaded(model_dir, tmp_path, lora={"rank": 4, "alpha": 8})
+    trained = [name for name, p in policy.named_parameters() if p.requires_grad]
+    assert trained and all(".lora_" in name for name in trained)
+    batch = grid(samples(), 1, 512, "token_mean")[0]
+    optimizer = optim.adamw(policy.parameters(), Optim(lr=1e-2))
+    for _ in range(3):
+        update(policy, optimizer, batch)
+    merged, _ = loaded(model_dir, tmp_path)
+    merged.lm.load_state_dict(export(policy, "float32", keep=True), strict=False)
+    micro = batch.micros[0]
+    assert not torch.allclose(policy(micro)[0], loaded(model_dir, tmp_path)[0](micro)[0], atol=1e-3), "it has learnt"
+    assert torch.allclose(policy(micro)[0], merged(micro)[0], atol=1e-5)
+    assert set(export(policy, "float32", keep=True)) == set(load_file(model_dir / "model.safetensors"))
+
+
+def test_trained_parameters_come_back_exactly(model_dir: Path, tmp_path: Path, policy: Policy) -> None:
+    state = trainable_state(policy, keep=True)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    load_trainable(policy, state)
+    assert all(torch.equal(state[name], value) for name, value in policy.named_parameters())
+
+
+def test_bfloat16_computes_in_bfloat16_on_float32_weights(model_dir: Path, tmp_path: Path) -> None:
+    config = config_for(model_dir, tmp_path, model={"dtype": "bfloat16"})
+    ranks = Ranks(config)
+    try:
+        policy = load(str(model_dir), config, ranks)
+        assert {p.dtype for p in policy.parameters()} == {torch.float32}
+        kinds = []
+        policy.lm.get_output_embeddings().register_forward_hook(lambda m, i, o: kinds.append(o.dtype))
+        batch = grid(samples(), 1, 512, "token_mean")[0]
+        assert update(policy, optim.adamw(policy.parameters(), Optim()), batch).grad_norm > 0
+        assert set(kinds) == {torch.bfloat16}
+        weights = export(policy, "bfloat16", keep=True)
+        assert weights["model.embed_tokens.weight"].dtype == torch.bfloat16
+    finally:
+        ranks.close()
+
+
+def test_float16_is_refused_with_the_cure(model_dir: Path, tmp_path: Path) -> None:
+    config = config_for(model_dir, tmp_path, model={"dtype": "float16"})
+    with pytest.raises(ConfigError, match="use bfloat16"):
+        load(str(model_dir), config, Ranks(config))
+
+
+def update(policy: Policy, optimizer: torch.optim.Optimizer, batch: Minibatch, lr: float = 1e-2) -> optim.Update:
+    return optim.step(policy, optimizer, batch, lambda a, b, c: policy_loss(a, b, c, Algo()), 1, lr, 1.0)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(policy: Policy) -> None:
+    batch = grid(samples(), 1, 512, "token_mean")[0]
+    before = trainable_state(policy, keep=True)
+    optimizer = optim.adamw(policy.parameters(), Optim())
+    poison = MicroBatch(**{**batch.micros[0].__dict__, "advantages": batch.micros[0].advantages * float("nan")})
+    assert update(policy, optimizer, Minibatch([poison], 1.0)).skipped
+    assert all(torch.equal(before[name], value) for name, value in policy.named_parameters())
+    assert not update(policy, optimizer, batch).skipped
+    assert not torch.equal(before["lm.model.norm.weight"], dict(policy.named_parameters())["lm.model.norm.weight"])
+
+
+def test_the_loss_falls_on_repeated_data(policy: Policy) -> None:
+    batch = grid(samples(), 1, 512, "token_mean")[0]
+    optimizer = optim.adamw(policy.parameters(), Optim())
+    losses = [update(policy, optimizer, batch, 1e-3).sums["loss"] for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+def test_schedules_warm_up_fall_and_stop_at_the_floor() -> None:
+    linear = Schedule(Optim(lr=2.0, schedule="linear", warmup_steps=2, min_lr_fraction=0.25), total=10)
+    assert [linear.lr(n) for n in (0, 1, 2, 6, 10)] == pytest.approx([0.0, 1.0, 2.0, 1.0, 0.5])
+    constant = Schedule(Optim(lr=2.0, warmup_steps=4), total=10)
+    assert [constant.lr(n) for n in (0, 2, 4, 9)] == pytest.approx([0.0, 1.0, 2.0, 2.0])
+
+
+@pytest.mark.parametrize("name", ["linearly", "reduce_lr_on_plateau"])
+def test_an_unusable_schedule_is_a_config_error(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Schedule(Optim(schedule=name), total=10)
