@@ -56,7 +56,7 @@ def build(folder: Path, template: str = CHATML) -> Path:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": "<|im_end|>",
-        "pad_token": {"content": "<|endoftext|>", "special": True},
+        "pad_token": {"__type": "AddedToken", "content": "<|endoftext|>", "special": True},
         "chat_template": template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

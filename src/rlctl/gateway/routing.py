@@ -30,14 +30,14 @@ class Router:
         self._home: dict[str, Engine] = {}
 
     def choose(self, uid: str, avoid: Collection[Engine] = ()) -> Engine | None:
-        """The engine for the next call of `uid`, or None when none is up outside `avoid`."""
+        """The engine for the next call of `uid`, one that is down only when none is up; None when all are in `avoid`."""
         home = self._home.get(uid)
         if home is not None and home.up and home not in avoid:
             return home
-        able = [engine for engine in self.engines if engine.up and engine not in avoid]
+        able = [engine for engine in self.engines if engine not in avoid]
         if not able:
             return None
-        chosen = min(able, key=lambda engine: (engine.running, engine.sessions))
+        chosen = min(able, key=lambda engine: (not engine.up, engine.running, engine.sessions))
         self.forget(uid)
         self._home[uid] = chosen
         chosen.sessions += 1

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from rlctl.gateway.codec import Codec
+from rlctl.gateway.messages import normalised
 from rlctl.gateway.template import Message, TemplateError
 
 Render = Callable[[Sequence[Message]], str]
@@ -170,6 +171,8 @@ class Session:
         """The call failed. Its indices go back; those that a later call has already passed are returned (holes)."""
         self._finish(prompt)
         self._asked[prompt.key] -= 1
+        if not self._asked[prompt.key]:
+            del self._asked[prompt.key]
         if prompt.parent:
             prompt.parent.children -= 1
         if first + count == self.next_index:
@@ -186,7 +189,7 @@ class Session:
             self.nodes.append(node)
             nodes.append(node)
             if message is not None:
-                self._answers[hash((prompt.key, _digest(message)))] = node
+                self._answers[hash((prompt.key, _digest(normalised([message])[0])))] = node
         return nodes
 
     def _finish(self, prompt: Prompt) -> None:

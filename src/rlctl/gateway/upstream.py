@@ -15,8 +15,9 @@ from rlctl.gateway.routing import Engine, Router
 
 log = logging.getLogger(__name__)
 HEALTH_EVERY_S = 2.0
+CONNECT_S = 5.0
 PAUSE_S = 0.2
-"""Before the only engine left is tried a second time."""
+"""Before an engine is tried a second time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,19 @@ class Upstream:
         self._timeout_s = timeout_s
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def complete(self, uid: str, prompt: bytes, asked: Sampling) -> Completion:
-        """Sample; every engine that is up is tried, the last one standing twice. Fault when none can."""
+        """Sample; every engine is tried, and after a pause one of them again. Fault when none can."""
         body = engine_api.body(prompt, asked)
         failed: list[Engine] = []
         last: Fault | None = None
         for attempt in range(len(self.router.engines) + 1):
             engine = self.router.choose(uid, failed)
-            if engine is None and attempt and last is not None:
+            if engine is None:
                 await asyncio.sleep(PAUSE_S)
                 engine = self.router.choose(uid)
             if engine is None:
@@ -77,6 +78,9 @@ class Upstream:
                     raise _relayed(engine, response.status, data, response.headers.get("retry-after"))
                 header = response.headers.get("x-policy-versions")
             return _completion(engine, data, header)
+        except aiohttp.ServerTimeoutError as error:
+            self._down(engine, str(error))
+            raise Fault(502, f"{engine.url} cannot be reached: {error}", "engine_died") from None
         except TimeoutError:
             raise Fault(504, f"{engine.url} did not answer within {self._timeout_s:g} s", "engine_timeout") from None
         except (aiohttp.ClientError, OSError) as error:
