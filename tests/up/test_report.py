@@ -55,16 +55,16 @@ def run_dir(tmp_path: Path) -> Path:
     write(folder / "metrics" / "up.jsonl", [{"t": 1.0, **cpu, **wall}])
     (folder / "checkpoints" / "step_40").mkdir(parents=True)
     (folder / "checkpoints" / "step_80").mkdir()
-    life = {"pid": 1, "status": "completed", "error": "", "name": "frozenlake-cpu", "steps": STEPS, "started": 0.0}
+    life = {"pid": 1, "status": "ok", "error": "", "name": "frozenlake-cpu", "steps": STEPS, "started": 0.0}
     (folder / "up.json").write_text(json.dumps(life | {"wall_s": 412.0}))
     return folder
 
 
 def test_the_summary_has_what_was_promised(run_dir: Path) -> None:
     summary = summarize(run_dir)
-    assert summary["status"] == "completed"
+    assert summary["status"] == "ok"
     assert (summary["steps"], summary["policy_version"], summary["wall_s"]) == (80, 80, 412.0)
-    assert summary["checkpoint"] == "checkpoints/step_80"
+    assert summary["checkpoint"] == str(run_dir / "checkpoints" / "step_80")
     assert summary["tokens"] == {"trained": 320_000}
     first = summary["eval"][0]
     assert (first["step"], first["env"], first["episodes"], first["success_rate"]) == (0, "frozenlake", 256, 0.4)

@@ -90,7 +90,7 @@ def test_processes_start_in_order_of_readiness_and_the_trainers_end_is_the_runs_
     assert order[2:] == ["engine-0", "gateway", "sft", "train"]
     summary = json.loads(out)
     assert summary == json.loads((run.dir / "summary.json").read_text())
-    assert summary["status"] == "completed"
+    assert summary["status"] == "ok"
     assert set(summary["phases"]) == {"prepare", "pool", "engine", "gateway", "sft", "trainer"}
     assert all(phase["cpu_s"] > 0.01 for phase in summary["phases"].values())
     assert gone(run.processes())
