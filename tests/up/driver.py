@@ -1,4 +1,4 @@
-"""`rlctl up` with components for tests: `python driver.py RUN_DIR NAME=BEHAVIOUR[@NEED+NEED]... [-- -s key=value...]`."""
+"""`rlctl up` with components for tests: `driver.py RUN_DIR NAME=BEHAVIOUR[@NEED+NEED]... [-- KEY=VALUE...]`."""
 
 import sys
 from pathlib import Path

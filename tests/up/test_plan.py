@@ -130,7 +130,9 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        preset.write_text(f'[model]\npath = "{tmp_path}/models/goood"\n\n[pool]\nport = {port}\n\n[[env]]\nname = "sokoban"\n')
+        preset.write_text(
+            f'[model]\npath = "{tmp_path}/models/goood"\n\n[pool]\nport = {port}\n\n[[env]]\nname = "sokoban"\n'
+        )
         loaded = load([preset], environ={})
         specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
         with pytest.raises(ConfigError) as caught:

@@ -49,7 +49,9 @@ def run_dir(tmp_path: Path) -> Path:
     evals += [evaluation(step, "val-greedy", min(1.0, rise[step] + 0.08), 0.0) for step in range(0, STEPS + 1, 20)]
     write(folder / "metrics" / "eval.jsonl", sorted(evals, key=lambda row: row["step"]))
     pool = {"train.created": 21000, "train.trained": 15000, "train.stale": 1000, "train.zero_variance": 4480}
-    write(folder / "metrics" / "pool.jsonl", [{"t": 1.0}, {"t": 2.0, **pool, "policy_version": STEPS, "queue_ready": 3}])
+    write(
+        folder / "metrics" / "pool.jsonl", [{"t": 1.0}, {"t": 2.0, **pool, "policy_version": STEPS, "queue_ready": 3}]
+    )
     cpu = {"cpu.pool": 20.0, "cpu.engine-0": 150.0, "cpu.rollout": 60.0, "cpu.gateway": 55.0, "cpu.train": 160.0}
     wall = {name.replace("cpu", "wall"): 400.0 for name in cpu}
     write(folder / "metrics" / "up.jsonl", [{"t": 1.0, **cpu, **wall}])
