@@ -59,7 +59,7 @@ def _show(setup: "Setup", as_json: bool) -> None:
     from rlctl.up import checks
     from rlctl.up.run import planned
 
-    checks.check(setup.loaded, setup.specs, hub=lambda model, revision: None, packages=False)
+    checks.check(setup.loaded, setup.specs, hub=lambda model, revision: None, starting=False)
     if as_json:
         import json
 

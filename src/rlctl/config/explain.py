@@ -8,6 +8,7 @@ from pydantic_core import PydanticUndefined
 
 from rlctl.config.load import Loaded
 from rlctl.config.root import Config
+from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
 from rlctl.config.worlds import WORLDS
 from rlctl.errors import ConfigError
@@ -56,7 +57,7 @@ def _rows(model: type[BaseModel], at: tuple[str, ...]) -> list[Row]:
             rows += _rows(table, key)
         else:
             rows.append({"key": ".".join(key), "type": _type(field), "doc": _doc(field), "default": _default(field)})
-    if at == ("env",):
+    if model is Env:
         for kind, world in WORLDS.items():
             rows += [row | {"doc": f"[{kind}] {row['doc']}"} for row in _rows(world, at)]
     return rows

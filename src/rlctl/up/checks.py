@@ -16,17 +16,17 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def check(
-    loaded: Loaded, specs: list[ProcessSpec], hub: Callable[[str, str], str | None], packages: bool = True
+    loaded: Loaded, specs: list[ProcessSpec], hub: Callable[[str, str], str | None], starting: bool = True
 ) -> None:
     """Raise ConfigError for ports in use, a model that is not there, files that are not there, missing packages.
 
-    `hub(id, revision)` says why a model id cannot be had, or None (see `hub_problem`). Without `packages`, what is
-    installed here does not count.
+    `hub(id, revision)` says why a model id cannot be had, or None (see `hub_problem`). Not `starting`: what only
+    matters on the machine that runs it is left out.
     """
     names = {spec.name for spec in specs}
     found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names)]
-    if packages:
-        found += _packages(names)
+    if starting:
+        found += [*_task(loaded, names), *_packages(names)]
     if found:
         raise ConfigError(found)
 
@@ -103,7 +103,10 @@ def _files(loaded: Loaded, names: set[str]) -> Iterator[str]:
     python = config.engine.vllm_python
     if python and not os.access(python, os.X_OK):
         yield f"{place(loaded, 'engine.vllm_python')}: {python} is no executable; `make vllm-cpu` builds one"
-    if not config.env and names & {"rollout", "prepare"}:
+
+
+def _task(loaded: Loaded, names: set[str]) -> Iterator[str]:
+    if not loaded.config.env and names & {"rollout", "prepare"}:
         yield "the configuration has no [[env]]: what is the model to learn?"
 
 

@@ -40,7 +40,7 @@ def show(console: Console, run_dir: Path, written: Json) -> None:
     console.print(outcomes(written["samples"]), highlight=False, soft_wrap=True)
     console.print(f"run directory  {run_dir}", highlight=False, soft_wrap=True)
     if written["checkpoint"]:
-        console.print(f"checkpoint     {run_dir / written['checkpoint']}", highlight=False, soft_wrap=True)
+        console.print(f"checkpoint     {written['checkpoint']}", highlight=False, soft_wrap=True)
     if (picture := run_dir / "report" / "curve.png").exists():
         console.print(f"curve          {picture}", highlight=False, soft_wrap=True)
 

@@ -76,7 +76,7 @@ def start(setup: Setup, as_json: bool) -> int:
     status, error = "failed", None
     try:
         _supervise(setup, console)
-        status = "completed"
+        status = "ok"
     except RlctlError as caught:
         error = caught
         status = _status(caught)

@@ -87,10 +87,10 @@ def once_per_step(rows: list[Json]) -> list[Json]:
 
 
 def checkpoint(run_dir: Path) -> str | None:
-    """The newest checkpoint, relative to the run directory."""
+    """Path of the newest checkpoint."""
     numbered = [path for path in (run_dir / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
     newest = max(numbered, key=lambda path: int(path.name[5:]), default=None)
-    return str(newest.relative_to(run_dir)) if newest else None
+    return str(newest.absolute()) if newest else None
 
 
 def phases(run_dir: Path) -> dict[str, Json]:

@@ -110,7 +110,7 @@ class Supervisor:
         self._progress: tuple[float, object] = (clock(), None)
 
     def run(self) -> None:
-        """Until the process that ends the run exits with 0, else raise Died, Watchdog or Interrupted; all end with it."""
+        """Until the process that ends the run exits with 0, else raise Died, Watchdog or Interrupted."""
         self._components.mkdir(parents=True, exist_ok=True)
         try:
             while not self._advance():
