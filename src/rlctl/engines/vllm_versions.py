@@ -20,7 +20,7 @@ TOLD: ContextVar[Told | None] = ContextVar("rlctl_told", default=None)
 class Span(Protocol):
     """Output tokens [start, end) of one weight version (vllm.outputs.WeightVersionSpan)."""
 
-    weight_version: str
+    version: str
     start: int
     end: int
 
@@ -51,7 +51,7 @@ async def _noting(stream: Any, told: Told) -> AsyncIterator[Any]:
 def header(told: Told) -> str:
     """`X-Policy-Versions`: run lengths VERSION:TOKENS of each choice, choices separated by `;`, e.g. 3:17,4:47;4:9."""
     choices = [spans[index] for spans in told for index in sorted(spans)]
-    return ";".join(",".join(f"{span.weight_version}:{span.end - span.start}" for span in spans) for spans in choices)
+    return ";".join(",".join(f"{span.version}:{span.end - span.start}" for span in spans) for spans in choices)
 
 
 def tokens(told: Told) -> int:
