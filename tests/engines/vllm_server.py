@@ -69,11 +69,11 @@ def seal(folder: Path, version: int) -> str:
     return checksum
 
 
-def logprobs(model: Qwen2ForCausalLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
-    """log p(answer[i] | prompt, answer[:i]) by one forward pass; shape (len(answer),)."""
+def logprobs(model: Qwen2ForCausalLM, prompt: list[int], answer: list[int], temperature: float = 1.0) -> torch.Tensor:
+    """log p(answer[i] | prompt, answer[:i]) at this temperature by one forward pass; shape (len(answer),)."""
     with torch.no_grad():
         logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1].float()
-    return torch.log_softmax(logits, -1)[torch.arange(len(answer)), torch.tensor(answer)]
+    return torch.log_softmax(logits / temperature, -1)[torch.arange(len(answer)), torch.tensor(answer)]
 
 
 @dataclass
@@ -121,30 +121,44 @@ class Server:
             assert time.monotonic() < deadline, "no tokens come"
             time.sleep(0.02)
 
-    def tree(self) -> list[psutil.Process]:
-        """The engine's process and all below it."""
-        top = psutil.Process(self.process.pid)
-        return [top, *top.children(recursive=True)]
 
-
-def start(python: str, model: Path, run_dir: Path, port: int, timeout_s: float = 400) -> Server:
+def launch(python: str, model: Path, run_dir: Path, port: int) -> subprocess.Popen[bytes]:
+    """What `rlctl engine` does, in a process of its own; its output goes to run_dir/log."""
     config = {
         "run": {"dir": str(run_dir)},
         "model": {"path": str(model), "max_context": CONTEXT},
         "engine": {"kind": "vllm", "urls": [f"http://127.0.0.1:{port}"], "vllm_python": python},
     }
-    began = time.monotonic()
     run_dir.mkdir(parents=True, exist_ok=True)
     with (run_dir / "log").open("wb") as log:
         argv = [sys.executable, "-c", LAUNCH, json.dumps(config)]
-        env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-        process = subprocess.Popen(argv, stdout=log, stderr=log, env=env)
+        return subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": str(ROOT / "src")})
+
+
+def start(python: str, model: Path, run_dir: Path, port: int, timeout_s: float = 400) -> Server:
+    """Launch and wait for the announcement; AssertionError with the end of the log when it does not come."""
+    began = time.monotonic()
+    process = launch(python, model, run_dir, port)
     while not (run_dir / "components" / "engine-0.json").exists():
         if process.poll() is not None or time.monotonic() > began + timeout_s:
             process.kill()
             raise AssertionError(f"vLLM did not start:\n{(run_dir / 'log').read_text()[-3000:]}")
         time.sleep(0.1)
     return Server(f"http://127.0.0.1:{port}", run_dir, process, time.monotonic() - began)
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process and all below it."""
+    top = psutil.Process(pid)
+    return [top, *top.children(recursive=True)]
+
+
+def has_engine_core(processes: list[psutil.Process]) -> bool:
+    """Whether vLLM's EngineCore process, which names itself so, is among them."""
+    try:
+        return any(one.name().startswith("VLLM::") for one in processes)
+    except psutil.NoSuchProcess:  # a passing child; look again
+        return False
 
 
 def stop(server: Server) -> None:

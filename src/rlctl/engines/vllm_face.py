@@ -5,8 +5,8 @@
     POST /v1/*        passed on to vLLM; the response gets X-Policy-Versions (vllm_versions)
     everything else   passed on untouched: /health /metrics /v1/models
 
-A streamed response has sent its headers before its tokens are known, so there the same text comes as an SSE comment line
-(`: X-Policy-Versions 3:17,4:47`) just before `data: [DONE]`.
+A streamed response has sent its headers before its tokens are known, so there the same text comes as an SSE comment
+line (`: X-Policy-Versions 3:17,4:47`) just before `data: [DONE]`.
 """
 
 import asyncio

@@ -2,9 +2,9 @@
 
     verify files -> pause (keep requests, drop every cache) -> load on all workers -> new version label -> resume
 
-Pausing with `mode="keep", clear_cache=True` lets the running engine step finish, then moves running requests back to the
-waiting queue without their cached context and empties the prefix cache. So after `resume` a request in flight is computed
-anew from its tokens: later tokens come wholly from the new weights, and none is sampled in between.
+Pausing with `mode="keep", clear_cache=True` lets the running engine step finish, then moves running requests back to
+the waiting queue without their cached context and empties the prefix cache. So after `resume` a request in flight is
+computed anew from its tokens: later tokens come wholly from the new weights, and none is sampled in between.
 """
 
 import asyncio

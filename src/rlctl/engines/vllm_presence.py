@@ -61,7 +61,7 @@ class Presence:
             metrics.close()
 
     async def _warm_up(self) -> None:
-        """One request, through HTTP: kernels are compiled at the first one (17 s seen), and some models fail only there."""
+        """One request, through HTTP: the first one compiles kernels (17 s seen), and some models fail only there."""
         url = self._settings.url.rstrip("/")
         while True:
             try:

@@ -1,8 +1,9 @@
 """Which policy version each sampled token came from, as vLLM counts it, brought to the HTTP response.
 
 vLLM labels every engine step with the weight version it ran on and cuts a finished output into spans of equal label
-(`CompletionOutput.weight_versions`); its completions endpoint leaves them out. So the engine client's `generate` is wrapped:
-outputs made on behalf of an HTTP request note their spans in that request's `Told`, found through a context variable.
+(`CompletionOutput.weight_versions`); its completions endpoint leaves them out. So the engine client's `generate` is
+wrapped: outputs made on behalf of an HTTP request note their spans in that request's `Told`, found through a context
+variable.
 """
 
 import contextlib

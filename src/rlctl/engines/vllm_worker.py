@@ -1,4 +1,4 @@
-"""Runs in every vLLM worker process (`--worker-extension-cls`): loads a published safetensors file into the running model."""
+"""Runs in every vLLM worker process (`--worker-extension-cls`): loads published weights into the running model."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +14,9 @@ class PublishedWeights:
     def load_published(self, folder: str) -> None:
         """Replace every weight of the model by those of `folder`/model.safetensors.
 
-        Layer by layer, as vLLM's own reload does: layers whose weights were repacked after loading (all linear layers on
-        CPU, quantized ones on GPU) refuse new weights otherwise. Raises when the file leaves a parameter without weights.
+        Layer by layer, as vLLM's own reload does: layers whose weights were repacked after loading (all linear layers
+        on CPU, quantized ones on GPU) refuse new weights otherwise. Raises when the file leaves a parameter without
+        weights.
         """
         import torch
         from vllm.config import set_current_vllm_config
