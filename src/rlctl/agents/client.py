@@ -14,11 +14,23 @@ RETRYABLE = frozenset({429, 500, 502, 503, 504})
 
 
 class CallFailed(RlctlError):
-    """A model call that did not succeed; `cause` is a short name to count by."""
+    """A model call that did not succeed."""
 
-    def __init__(self, cause: str, detail: str) -> None:
+    def __init__(self, cause: str, detail: str, code: str = "") -> None:
         super().__init__(f"{cause}: {detail}")
         self.cause = cause
+        """A short name to count by: timeout, connection, http_502, bad_reply."""
+        self.code = code
+        """The gateway's own error code, e.g. context_length_exceeded."""
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str = ""
+    code: str | int | None = None
+
+
+class _Errors(msgspec.Struct, frozen=True):
+    error: _Error = _Error()
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -46,6 +58,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(Reply).decode
+_errors = msgspec.json.Decoder(_Errors).decode
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -93,7 +106,16 @@ class Client:
             else:
                 if response.status == 200:
                     return body
-                failure = CallFailed(f"http_{response.status}", body[:500].decode(errors="replace"))
+                failure = _refusal(response.status, body)
                 if response.status not in RETRYABLE:
                     break
         raise failure
+
+
+def _refusal(status: int, body: bytes) -> CallFailed:
+    """The gateway's error object, or the raw text when it is none."""
+    try:
+        error = _errors(body).error
+    except msgspec.DecodeError:
+        error = _Error(message=body[:500].decode(errors="replace"))
+    return CallFailed(f"http_{status}", error.message, code=str(error.code or ""))

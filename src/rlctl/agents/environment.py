@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import msgspec
+
 from rlctl.agents.client import CallFailed, Client
 from rlctl.envs.episode import Episode
 from rlctl.wire.messages import Facts
@@ -17,13 +19,15 @@ async def play(client: Client, base_url: str, episode: Episode, sampling: dict[s
                 reply = await client.chat(base_url, episode.messages, sampling)
                 episode.feed(reply.text)
     except CallFailed as failure:
-        error = str(failure)
+        if failure.code == "context_length_exceeded":
+            episode.stop()
+        else:
+            error = str(failure)
     except TimeoutError:
         error = f"episode_timeout: not over after {timeout_s:g} s"
-    facts = episode.facts(error)
-    end = {"status": "failed" if error else "complete", "facts": facts, "error": error}
+    facts = msgspec.structs.replace(episode.facts(), error=error)
     try:
-        await client.complete(base_url, end)
+        await client.complete(base_url, {"status": "failed" if error else "complete", "facts": facts})
     except CallFailed as failure:
-        return episode.facts(f"{error or 'end not recorded'}; {failure}")
+        return msgspec.structs.replace(facts, error=f"{error or 'the end was not recorded'}; {failure}")
     return facts

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from rlctl.agents.client import Client
 from rlctl.agents.environment import play
 from rlctl.config import Config
-from rlctl.config.serving import Env, Eval
-from rlctl.envs.base import Instance, family
-from rlctl.envs.episode import Episode
-from rlctl.envs.splits import instances
+from rlctl.config.serving import Eval
+from rlctl.envs.base import Instance, horizon
 from rlctl.errors import RlctlError
-from rlctl.rollout.instances import tag_of
+from rlctl.rollout.instances import World
 from rlctl.wire.messages import VAL, EvalResult, Evaluate, Facts, GetStatistics, OpenGroup
 from rlctl.wire.sockets import Ask
 
@@ -33,8 +31,9 @@ class Limits:
 class Evaluator:
     """Runs evaluations against the gateway; floors and ceilings are worked out once per set of instances."""
 
-    def __init__(self, config: Config, client: Client, pool: Ask) -> None:
+    def __init__(self, config: Config, worlds: dict[str, World], client: Client, pool: Ask) -> None:
         self._config = config
+        self._worlds = worlds
         self._client = client
         self._pool = pool
         self._limits: dict[tuple[str, str, int], Limits] = {}
@@ -47,27 +46,25 @@ class Evaluator:
         return [await self._measure(one, request) for one in chosen]
 
     async def _measure(self, one: Eval, request: Evaluate) -> EvalResult:
-        env = self._config.env_by_tag(one.env)
+        world = self._worlds[one.env] if one.env else next(iter(self._worlds.values()))
         episodes = request.episodes or one.episodes
         temperature = self._config.rollout.temperature if request.split == "train" else one.temperature
-        tasks = held_out(env, request.split, episodes)
-        limits = await self._compared_to(env, request.split, tasks)
+        tasks = world.held_out(request.split, episodes)
+        limits = await self._compared_to(world, request.split, tasks)
         started = time.monotonic()
         gate = asyncio.Semaphore(self._config.rollout.concurrency)
         key = uuid.uuid4().hex[:12]
         facts = await asyncio.gather(
-            *(self._episode(env, task, i, temperature, gate, key) for i, task in enumerate(tasks))
+            *(self._episode(world, task, i, temperature, gate, key) for i, task in enumerate(tasks))
         )
-        failed = [fact.error for fact in facts if fact.error]
-        if failed:
-            raise RlctlError(
-                f"evaluation {one.name!r}: {len(failed)} of {episodes} episodes failed, first: {failed[0]}"
-            )
+        errors = [fact.error for fact in facts if fact.error]
+        if len(errors) == episodes:
+            raise RlctlError(f"evaluation {one.name!r}: every episode failed, the first with: {errors[0]}")
         statistics = await self._pool.ask(GetStatistics())
         rate, error = rate_with_error([task.key for task in tasks], [float(fact.success) for fact in facts])
         return EvalResult(
             step=request.step,
-            env=tag_of(env),
+            env=world.tag,
             name=one.name if request.split == "val" else f"{one.name}/{request.split}",
             temperature=temperature,
             episodes=episodes,
@@ -84,39 +81,34 @@ class Evaluator:
         )
 
     async def _episode(
-        self, env: Env, instance: Instance, index: int, temperature: float, gate: asyncio.Semaphore, key: str
+        self, world: World, instance: Instance, index: int, temperature: float, gate: asyncio.Semaphore, key: str
     ) -> Facts:
         uid, prompt = f"val-{key}-{index}", f"val-{key}-{index}"
         rollout = self._config.rollout
         async with gate:
-            await self._pool.ask(OpenGroup(prompt_uid=prompt, trajectory_uids=[uid], channel=VAL, env=tag_of(env)))
+            await self._pool.ask(OpenGroup(prompt_uid=prompt, trajectory_uids=[uid], channel=VAL, env=world.tag))
             sampling = {"temperature": temperature, "max_tokens": rollout.max_tokens}
             if temperature:
                 sampling["top_p"] = rollout.top_p
             base_url = f"{self._config.gateway_url}/{uid}/{prompt}/v1"
-            return await play(
-                self._client, base_url, Episode(env, family(env), instance, stream=index), sampling, rollout.timeout_s
-            )
+            return await play(self._client, base_url, world.episode(instance, index), sampling, rollout.timeout_s)
 
-    async def _compared_to(self, env: Env, split: str, tasks: Sequence[Instance]) -> Limits:
-        key = (tag_of(env), split, len(tasks))
+    async def _compared_to(self, world: World, split: str, tasks: Sequence[Instance]) -> Limits:
+        key = (world.tag, split, len(tasks))
         if key not in self._limits:
-            self._limits[key] = await asyncio.to_thread(limits_of, env, tasks)
+            self._limits[key] = await asyncio.to_thread(limits_of, world, tasks)
         return self._limits[key]
 
 
-def held_out(env: Env, split: str, episodes: int) -> list[Instance]:
-    """`episodes` instances of a split, always the same; each once while there are enough, then again."""
-    distinct = list(instances(env, split, episodes, env.seed))
-    return [distinct[i % len(distinct)] for i in range(episodes)]
-
-
-def limits_of(env: Env, tasks: Sequence[Instance]) -> Limits:
+def limits_of(world: World, tasks: Sequence[Instance]) -> Limits:
     """Success of random and of optimal play, averaged over the very instances that are evaluated."""
-    world = family(env)
-    distinct = {task.key: task for task in tasks}
-    floors = {key: world.floor(task, env.max_actions) for key, task in distinct.items()}
-    ceilings = {key: world.ceiling(task, env.max_actions) for key, task in distinct.items()}
+    actions = horizon(world.env)
+    floors: dict[str, float] = {}
+    ceilings: dict[str, float] = {}
+    for task in tasks:
+        if task.key not in floors:
+            floors[task.key] = world.family.floor(task, actions).value
+            ceilings[task.key] = world.family.ceiling(task, actions).value
     return Limits(
         floor=sum(floors[task.key] for task in tasks) / len(tasks),
         ceiling=sum(ceilings[task.key] for task in tasks) / len(tasks),

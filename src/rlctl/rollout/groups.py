@@ -9,9 +9,7 @@ from typing import Any
 from rlctl.agents.client import Client
 from rlctl.agents.environment import play
 from rlctl.config import Config
-from rlctl.envs.base import family
-from rlctl.envs.episode import Episode
-from rlctl.rollout.instances import Task, tag_of
+from rlctl.rollout.instances import Task
 from rlctl.rollout.tally import Tally
 from rlctl.wire.messages import TRAIN, Busy, GetStatistics, OpenGroup
 from rlctl.wire.sockets import Ask
@@ -40,7 +38,7 @@ class Groups:
         await self._policy()
         async with asyncio.TaskGroup() as episodes:
             for task in tasks:
-                prompt_uid = f"{tag_of(task.env)}-{task.position:08d}-{uuid.uuid4().hex[:8]}"
+                prompt_uid = f"{task.world.tag}-{task.position:08d}-{uuid.uuid4().hex[:8]}"
                 uids = [f"{prompt_uid}-{i}" for i in range(self._config.rollout.group_size)]
                 await self._open(prompt_uid, uids, task)
                 for number, uid in enumerate(uids):
@@ -59,7 +57,7 @@ class Groups:
             prompt_uid=prompt_uid,
             trajectory_uids=uids,
             channel=TRAIN,
-            env=tag_of(task.env),
+            env=task.world.tag,
             task={"instance": task.instance.key, "seed": str(task.instance.seed), "position": str(task.position)},
         )
         while isinstance(await self._pool.ask(request, timeout_s=300.0), Busy):
@@ -68,9 +66,9 @@ class Groups:
     async def _episode(self, task: Task, prompt_uid: str, uid: str, number: int) -> None:
         try:
             base_url = f"{self._config.gateway_url}/{uid}/{prompt_uid}/v1"
-            episode = Episode(task.env, family(task.env), task.instance, stream=number)
+            episode = task.world.episode(task.instance, number)
             facts = await play(self._client, base_url, episode, self._sampling, self._config.rollout.timeout_s)
-            self._tally.finished(tag_of(task.env), facts)
+            self._tally.finished(task.world.tag, facts)
             if facts.error:
                 log.warning("episode %s failed: %s", uid, facts.error)
         finally:

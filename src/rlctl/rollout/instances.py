@@ -1,13 +1,35 @@
-"""Which instance comes next: a seeded, weighted mix of environments, each shuffled anew every epoch (pure)."""
+"""Which instance comes next: a seeded, weighted mix of environments, each shuffled anew every epoch."""
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rlctl.config import Config
 from rlctl.config.serving import Env
-from rlctl.envs.base import Instance
-from rlctl.envs.splits import instances
+from rlctl.envs import Episode, family, instances
+from rlctl.envs.base import Family, Instance
+from rlctl.envs.splits import distinct
+
+
+@dataclass(frozen=True)
+class World:
+    """One [[env]] with what was made from it once."""
+
+    env: Env
+    family: Family
+
+    @property
+    def tag(self) -> str:
+        return self.env.tag or self.env.name
+
+    def episode(self, instance: Instance, stream: int) -> Episode:
+        return Episode(self.env, self.family, instance, stream)
+
+    def held_out(self, split: str, episodes: int) -> list[Instance]:
+        """`episodes` instances of a split, always the same; each once while there are enough, then again."""
+        found = list(itertools.islice(distinct(self.family, split, self.env.seed), episodes))
+        return [found[i % len(found)] for i in range(episodes)]
 
 
 @dataclass(frozen=True)
@@ -16,34 +38,35 @@ class Task:
 
     position: int
     """Place in the stream, from 0."""
-    env: Env
+    world: World
     instance: Instance
 
 
-def stream(config: Config, skip: int = 0) -> Iterator[Task]:
+def worlds(config: Config) -> dict[str, World]:
+    """The environments of a run by tag."""
+    made = [World(env, family(env)) for env in config.env]
+    return {world.tag: world for world in made}
+
+
+def stream(config: Config, made: dict[str, World], skip: int = 0) -> Iterator[Task]:
     """Endless tasks, the same for the same configuration; `skip` of them were drawn in an earlier life of this run."""
-    worlds = {tag_of(env): list(instances(env, "train", env.instances, env.seed)) for env in config.env}
     choose = random.Random(f"{config.run.seed}/mix")
-    orders = {tag_of(env): _epochs(worlds[tag_of(env)], config.run.seed, tag_of(env)) for env in config.env}
-    weights = [env.weight for env in config.env]
-    position = 0
-    while True:
-        env = choose.choices(config.env, weights)[0]
-        instance = next(orders[tag_of(env)])
+    weights = [world.env.weight for world in made.values()]
+    epochs = {tag: _epochs(_training(world.env), f"{config.run.seed}/{tag}") for tag, world in made.items()}
+    for position in itertools.count():
+        tag = choose.choices(list(made), weights)[0]
+        instance = next(epochs[tag])
         if position >= skip:
-            yield Task(position, env, instance)
-        position += 1
+            yield Task(position, made[tag], instance)
 
 
-def tag_of(env: Env) -> str:
-    return env.tag or env.name
+def _training(env: Env) -> list[Instance]:
+    return instances(env, "train", env.instances, env.seed)
 
 
-def _epochs(items: Sequence[Instance], seed: int, tag: str) -> Iterator[Instance]:
-    epoch = 0
-    while True:
+def _epochs(items: Sequence[Instance], seed: str) -> Iterator[Instance]:
+    for epoch in itertools.count():
         order = list(range(len(items)))
-        random.Random(f"{seed}/{tag}/{epoch}").shuffle(order)
+        random.Random(f"{seed}/{epoch}").shuffle(order)
         for index in order:
             yield items[index]
-        epoch += 1

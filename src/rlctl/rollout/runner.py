@@ -14,7 +14,7 @@ from rlctl.config import Config
 from rlctl.errors import RlctlError, WireError
 from rlctl.rollout.evaluate import Evaluator
 from rlctl.rollout.groups import Groups
-from rlctl.rollout.instances import stream
+from rlctl.rollout.instances import stream, worlds
 from rlctl.rollout.tally import Tally
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
@@ -39,9 +39,10 @@ async def serve(config: Config) -> None:
     tally = Tally()
     try:
         async with Client(config.rollout.timeout_s, config.rollout.retries) as client:
+            made = worlds(config)
             drawn = await pool.ask(GetStatistics())
-            tasks = stream(config, skip=int(drawn.values.get("train.groups", 0)))
-            desk = Desk(Evaluator(config, client, pool))
+            tasks = stream(config, made, skip=int(drawn.values.get("train.groups", 0)))
+            desk = Desk(Evaluator(config, made, client, pool))
             async with asyncio.TaskGroup() as group:
                 group.create_task(control.serve(desk.answer))
                 group.create_task(Groups(config, client, pool, tally).run(tasks))

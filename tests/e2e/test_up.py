@@ -1,0 +1,75 @@
+"""`rlctl up` for real: every process, every edge."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import SMALL, finish, left_running, pid_of, rows, start, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_short_run_ends_with_exit_0_a_summary_that_adds_up_and_no_process(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    code, out, err = finish(start(run_dir, "--json"))
+    assert code == 0, err[-3000:]
+    summary = json.loads(out)
+    assert summary == json.loads((run_dir / "summary.json").read_text())
+    assert summary["status"] == "ok"
+    assert summary["steps"] == summary["policy_version"] == 3
+    samples = summary["samples"]
+    assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
+    assert samples["trained"] + samples["zero_variance"] >= 3 * 4 * 4
+    assert [row["step"] for row in summary["eval"]] == [0, 3]
+    assert all(row["floor"] < row["ceiling"] for row in summary["eval"])
+    assert (Path(summary["checkpoint"]) / "hf" / "model.safetensors").exists()
+    assert left_running(run_dir) == []
+
+
+def test_the_resolved_file_runs_again_as_it_is(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert finish(start(first))[0] == 0
+    resolved = str(first / "resolved.toml")
+    assert finish(start(second, preset=resolved, settings=()))[0] == 0
+    assert (first / "resolved.toml").read_text().replace(str(first), "X") == (
+        second / "resolved.toml"
+    ).read_text().replace(str(second), "X")
+
+
+@pytest.mark.parametrize("victim", ["engine-0", "train", "pool"])
+def test_a_killed_component_ends_the_run_with_exit_3_and_names_it(tmp_path: Path, victim: str) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
+    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    os.kill(pid_of(run_dir, victim), signal.SIGKILL)
+    killed = time.monotonic()
+    code, _, err = finish(process, timeout_s=30)
+    assert time.monotonic() - killed < 10
+    assert code == 3, err[-2000:]
+    assert victim in err
+    assert "Traceback" not in err.split("last lines")[0]
+    assert left_running(run_dir) == []
+    assert json.loads((run_dir / "summary.json").read_text())["status"] != "ok"
+
+
+def test_ctrl_c_ends_everything_with_exit_130(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
+    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    process.send_signal(signal.SIGINT)
+    code, _, _ = finish(process, timeout_s=30)
+    assert code == 130
+    assert left_running(run_dir) == []
+
+
+def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
+    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not left_running(run_dir), 15, "every process gone")
