@@ -28,19 +28,21 @@ class Engine:
     """An engine client that makes one token per turn of the event loop, labelled as vLLM labels them."""
 
     def __init__(self) -> None:
-        self.version, self.paused, self.did = "default", False, list[str]()
+        self.version, self.did = "default", list[str]()
+        self.going = asyncio.Event()
+        self.going.set()
         self.fail = False
 
     async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
         self.did.append(f"pause {mode} {clear_cache}")
-        self.paused = True
+        self.going.clear()
 
     async def resume_generation(self) -> None:
         self.did.append("resume")
-        self.paused = False
+        self.going.set()
 
     async def collective_rpc(self, method: str, timeout: float | None = None, args: tuple[Any, ...] = ()) -> None:
-        assert self.paused
+        assert not self.going.is_set()
         self.did.append(f"{method} {Path(args[0]).name}")
         if self.fail:
             raise RuntimeError("half a model")
@@ -52,8 +54,7 @@ class Engine:
     async def generate(self, count: int, n: int) -> AsyncIterator[Any]:
         runs: list[Any] = []
         for at in range(count):
-            while self.paused:
-                await asyncio.sleep(0)
+            await self.going.wait()
             if not runs or runs[-1].version != self.version:
                 runs.append(span(self.version, at, at))
             runs[-1].end = at + 1
