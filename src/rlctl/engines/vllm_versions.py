@@ -1,8 +1,9 @@
 """Which policy version each sampled token came from, as vLLM counts it, brought to the HTTP response.
 
 vLLM labels every engine step with the weight version it ran on and cuts a finished output into spans of equal label
-(`CompletionOutput.weight_versions`); its completions endpoint leaves them out. So the engine client's `generate` is wrapped:
-outputs made on behalf of an HTTP request note their spans in that request's `Told`, found through a context variable.
+(`CompletionOutput.weight_versions`); its completions endpoint leaves them out. So the engine client's `generate` is
+wrapped: outputs made on behalf of an HTTP request note their spans in that request's `Told`, found through a context
+variable.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ TOLD: ContextVar[Told | None] = ContextVar("rlctl_told", default=None)
 class Span(Protocol):
     """Output tokens [start, end) of one weight version (vllm.outputs.WeightVersionSpan)."""
 
-    weight_version: str
+    version: str
     start: int
     end: int
 
@@ -51,7 +52,7 @@ async def _noting(stream: Any, told: Told) -> AsyncIterator[Any]:
 def header(told: Told) -> str:
     """`X-Policy-Versions`: run lengths VERSION:TOKENS of each choice, choices separated by `;`, e.g. 3:17,4:47;4:9."""
     choices = [spans[index] for spans in told for index in sorted(spans)]
-    return ";".join(",".join(f"{span.weight_version}:{span.end - span.start}" for span in spans) for spans in choices)
+    return ";".join(",".join(f"{span.version}:{span.end - span.start}" for span in spans) for spans in choices)
 
 
 def tokens(told: Told) -> int:

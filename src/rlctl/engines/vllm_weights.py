@@ -35,8 +35,8 @@ def shapes(folder: Path) -> Shapes:
 def verify(folder: Path, expected: Shapes) -> str:
     """The sha256 of the folder's weights, after comparing it with PUBLISHED.json and the tensors with `expected`.
 
-    `expected` are the tensors of the model served so far; empty: not known. Tensors beyond those are vLLM's to judge (a tied
-    output layer may or may not be written). Raises Refused.
+    `expected` are the tensors of the model served so far; empty: not known. Tensors beyond those are vLLM's to judge (a
+    tied output layer may or may not be written). Raises Refused.
     """
     try:
         promised = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))["sha256"][WEIGHTS]
