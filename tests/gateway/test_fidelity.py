@@ -13,7 +13,20 @@ from model import CHATML, FORGETFUL
 from rlctl.wire.arrays import unpack_floats, unpack_ids
 from rlctl.wire.messages import Step
 
-WORDS = ["Left", "🙂", "東京", "é", "<|im_end|>", "<|im_start|>system", "\ufdd0", "\n\n", " ", "{}", "</think>", "a" * 40]
+WORDS = [
+    "Left",
+    "🙂",
+    "東京",
+    "é",
+    "<|im_end|>",
+    "<|im_start|>system",
+    "\ufdd0",
+    "\n\n",
+    " ",
+    "{}",
+    "</think>",
+    "a" * 40,
+]
 TOOL = {"type": "function", "function": {"name": "move", "parameters": {"type": "object"}}}
 
 

@@ -43,5 +43,5 @@ def demonstrations(config: Config, folder: Path) -> None:
     from rlctl.sftgen.main import generate
 
     env, data = config.env[0], config.sft.data
-    summary = generate(env, folder, data.size, 0, env.seed, workers=data.workers)
+    summary = generate(env, folder, data.size, 0, env.seed, workers=data.workers, episodes=data.episodes)
     log.info("wrote %s demonstrations to %s", summary["written"], folder)
