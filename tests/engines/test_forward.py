@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from tests.engines.models import CONTEXT, VOCABULARY, make
 
 from rlctl.engines.embedded.kv import Inputs, Running
 from rlctl.engines.embedded.lean import Lean
+from tests.engines.models import CONTEXT, VOCABULARY, make
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen2-untied", "qwen3", "llama", "llama-scaled"])

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engines.models import CONFIGS, CONTEXT, VOCABULARY, finish, generator, make, reference, sequence
 
 from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.lean import Lean, fits
 from rlctl.engines.embedded.sequences import Sequence
 from rlctl.engines.embedded.weights import BadWeights
+from tests.engines.models import CONFIGS, CONTEXT, VOCABULARY, finish, generator, make, reference, sequence
 
 TOLERANCE = 1e-4
 
