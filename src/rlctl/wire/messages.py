@@ -167,6 +167,8 @@ class TakeUnscored(Message, frozen=True):
 
     limit: int = 64
     wait_s: float = 5.0
+    steps: bool = True
+    """False: the trajectories come without their Steps (for a scorer that looks at facts only)."""
 
 
 class SubmitScores(Message, frozen=True):
