@@ -101,10 +101,10 @@ def test_the_same_prompt_again_still_computes_its_last_token() -> None:
 
 
 def test_kept_sessions_stay_within_the_budget_and_the_oldest_goes_first() -> None:
-    running = generator(make(), max_running=2, cache_tokens=1024)
+    running = generator(make(), max_running=2, cache_tokens=2048)
     for name in "abcdefgh":
         finish(running, *(sequence(np.arange(80) % VOCABULARY, f"{name}{i}", max_tokens=2) for i in range(2)))
-        assert running.running.tokens + running.sessions.tokens <= 1024
+        assert running.running.tokens + running.sessions.tokens <= 2048
     old, recent = (sequence(np.arange(80) % VOCABULARY, name, max_tokens=1) for name in ("a0", "h1"))
     finish(running, old, recent)
     assert (old.reused, recent.reused) == (0, 79)

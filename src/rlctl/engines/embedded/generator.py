@@ -216,8 +216,8 @@ class Generator:
         self.counts["finished"] += 1
         budget = self.cache_tokens - self.running.tokens
         if sequence.session and sequence.cached <= budget:
-            block = self.running.save(sequence.row, sequence.cached)
-            self.sessions.put(sequence.session, Idle(sequence.ids(0, sequence.cached), block), budget)
+            ids = sequence.ids(0, sequence.cached)
+            self.sessions.keep(sequence.session, ids, self.running, sequence.row, budget)
         else:
             self.sessions.shrink(max(budget, 0))
         self.batch.leave(sequence)
