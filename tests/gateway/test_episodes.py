@@ -91,9 +91,19 @@ async def test_white_box_steps_are_checked_kept_once_and_complete_their_trajecto
     last = step | {"step_index": 1, "is_last": True}
     assert (await stack.client.post("/submit_steps?channel=val", {"steps": [step, last]}))[1]["duplicate"] == 1
     kept = stack.pool.steps["w1"][0]
-    assert (unpack_ids(kept.prompt_ids).tolist(), kept.versions, kept.reward, kept.channel) == ([1, 2], [(7, 1)], 0.25, "val")
+    assert (unpack_ids(kept.prompt_ids).tolist(), kept.versions, kept.reward, kept.channel) == (
+        [1, 2],
+        [(7, 1)],
+        0.25,
+        "val",
+    )
     assert stack.pool.ends["w1"].num_steps == 2
-    for wrong in ({"rollout_log_probs": [1.0, 2.0]}, {"prompt_uid": "../x"}, {"step_index": -1}, {"response_ids": [-1]}):
+    for wrong in (
+        {"rollout_log_probs": [1.0, 2.0]},
+        {"prompt_uid": "../x"},
+        {"step_index": -1},
+        {"response_ids": [-1]},
+    ):
         status, answer = await stack.client.post("/submit_steps", {"steps": [step | wrong]})
         assert status == 400 and "steps[0]" in answer["error"]["message"]
 

@@ -13,7 +13,20 @@ from model import CHATML, FORGETFUL
 from rlctl.wire.arrays import unpack_floats, unpack_ids
 from rlctl.wire.messages import Step
 
-WORDS = ["Left", "🙂", "東京", "é", "<|im_end|>", "<|im_start|>system", "\ufdd0", "\n\n", " ", "{}", "</think>", "a" * 40]
+WORDS = [
+    "Left",
+    "🙂",
+    "東京",
+    "é",
+    "<|im_end|>",
+    "<|im_start|>system",
+    "\ufdd0",
+    "\n\n",
+    " ",
+    "{}",
+    "</think>",
+    "a" * 40,
+]
 TOOL = {"type": "function", "function": {"name": "move", "parameters": {"type": "object"}}}
 
 
@@ -28,7 +41,7 @@ def contexts(steps: dict[int, Step]) -> dict[int, list[int]]:
 
 
 def check_fidelity(engines: list[FakeEngine], pool: FakePool) -> int:
-    """Every response the engines gave is one Step with the same context, ids, logprobs and versions. Number of Steps."""
+    """Every response is one Step with the same context, ids, logprobs and versions. Number of Steps."""
     sampled = Counter(
         (call["session"], tuple(call["prompt"]), tuple(ids), tuple(logprobs), tuple(versions))
         for engine in engines

@@ -60,7 +60,9 @@ async def test_a_call_that_fails_beside_one_that_works_leaves_no_hole_in_the_ind
     stack.engine.delay_s, stack.engine.die = 0.2, 2
     doomed = asyncio.create_task(stack.client.post("/t1/p1/v1/chat/completions", {"messages": HELLO}))
     await asyncio.sleep(0.1)
-    await asyncio.gather(doomed, stack.client.chat("t1", [{"role": "user", "content": "other"}]), return_exceptions=True)
+    await asyncio.gather(
+        doomed, stack.client.chat("t1", [{"role": "user", "content": "other"}]), return_exceptions=True
+    )
     await stack.client.chat("t1", [{"role": "user", "content": "third"}])
     await stack.client.post("/t1/p1/v1/complete_trajectory", {})
     steps = stack.pool.steps["t1"]
@@ -73,9 +75,7 @@ async def test_another_engine_answers_when_one_dies_mid_request(tmp_path: Path) 
         for engine in stack.engines:
             assert engine.calls, "load is spread"
         stack.engines[0].delay_s = 0.3
-        calls = asyncio.gather(
-            *(stack.client.chat(f"t{i}", [{"role": "user", "content": "again"}]) for i in range(8))
-        )
+        calls = asyncio.gather(*(stack.client.chat(f"t{i}", [{"role": "user", "content": "again"}]) for i in range(8)))
         await asyncio.sleep(0.15)
         await stack.engines[0].stop()
         await calls
