@@ -31,8 +31,8 @@ class Talk:
         self.session = Session("t")
         self.template = ChatTemplate(template, {})
 
-    def place(self, *messages: dict) -> Prompt:
-        return self.session.chat_prompt(list(messages), "", self.template.render, CODEC)
+    def place(self, *messages: dict, tools: list | None = None) -> Prompt:
+        return self.session.chat_prompt(list(messages), repr(tools), lambda m: self.template.render(m, tools), CODEC)
 
     def answer(self, prompt: Prompt, text: str, end: int | None = END) -> Node:
         first = self.session.reserve(prompt)
@@ -125,6 +125,13 @@ def test_a_template_that_drops_thinking_forks_to_the_last_prefix_it_keeps() -> N
     prompt = talk.place(*history)
     assert (prompt.parent, prompt.fork) == (plain, "template")
     assert "hm" not in text_of(prompt.ids)
+
+
+def test_changed_tools_change_the_text_and_fork() -> None:
+    talk = Talk()
+    talk.ask(user("a"), reply="one")
+    prompt = talk.place(user("a"), said("one"), user("b"), tools=[{"function": {"name": "f"}}])
+    assert (prompt.parent, prompt.fork) == (None, "setting")
 
 
 def test_control_words_of_a_client_are_letters_not_tokens() -> None:
