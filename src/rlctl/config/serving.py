@@ -59,8 +59,17 @@ class Pool(Section):
     group_timeout_s: Seconds = 600.0
     """A group not complete after this is taken as it is, or expires when below `min_group_size`."""
     lease_timeout_s: Seconds = 900.0
+    """A leased batch that is not acknowledged after this goes back to the queue."""
+    score_timeout_s: Seconds = 60.0
+    """A trajectory handed out for scoring and not scored after this is handed out again."""
     fsync: bool = True
     """Acknowledged means on disk."""
+    journal_mb: Positive = 64
+    """Journal written between two snapshots of the state, or twice the state's own size; older files are deleted."""
+    trajectories_mb: NonNegative = 4096
+    """Ended trajectories kept in the run directory, the oldest deleted first. 0: none."""
+    reward_port: Port = 0
+    """Where `rlctl reward` serves POST /score, on `host`. 0: a free one."""
 
 
 class Rollout(Section):
@@ -106,7 +115,7 @@ class Env(Section):
     think: bool = False
     """Ask for <think>...</think> before <answer>...</answer>."""
     format_penalty: float = 0.0
-    """Added to the reward once per turn whose answer cannot be read (0 or negative)."""
+    """Added to that turn's environment reward when the answer cannot be read (0 or negative)."""
     instances: Positive = 4000
     """Distinct training instances."""
     seed: NonNegative = 0
@@ -144,7 +153,7 @@ class Reward(Section):
 
     kind: Literal["rule"] = "rule"
     fn: str = "env"
-    """env, format, exact, numeric, or module:function."""
+    """env, format, exact, numeric, or module:function, called with the sample and `args`."""
     weight: float = 1.0
     args: dict[str, Any] = {}
     """Keyword arguments of the function."""

@@ -107,6 +107,18 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     opened_version: int = 0
 
 
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of `trajectories/`: a trajectory that reached its end."""
+
+    number: int
+    """1, 2, 3, ... in the order of endings."""
+    outcome: str
+    """One of OUTCOMES in the training channel; complete, failed or expired elsewhere."""
+    trajectory: Trajectory
+    t: float = 0.0
+    """Unix seconds."""
+
+
 class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     """A reward for one trajectory; `error` names why scoring failed (the trajectory then counts as failed)."""
 
@@ -155,6 +167,8 @@ class TakeUnscored(Message, frozen=True):
 
     limit: int = 64
     wait_s: float = 5.0
+    steps: bool = True
+    """False: the trajectories come without their Steps (for a scorer that looks at facts only)."""
 
 
 class SubmitScores(Message, frozen=True):
@@ -167,11 +181,18 @@ class FetchBatch(Message, frozen=True):
     groups: int
     channel: str = TRAIN
     wait_s: float = 5.0
-    lease_s: float = 600.0
+    lease_s: float = 0.0
+    """0: pool.lease_timeout_s."""
+    lease: str = ""
+    """A fresh name for the lease, chosen by the client: sent again (after a lost answer or a restart of the pool) it is
+    answered with the same groups. Empty: the pool picks one."""
 
 
 class Ack(Message, frozen=True):
-    """The lease is used up: one outcome of OUTCOMES for every trajectory uid in it."""
+    """The lease is used up: one outcome of OUTCOMES for every trajectory uid in it.
+
+    Counts also when the lease has run out or the pool was restarted since: what is still open ends, once.
+    """
 
     lease: str
     outcomes: dict[str, str]
@@ -181,6 +202,7 @@ class Nack(Message, frozen=True):
     """Give a lease back unused."""
 
     lease: str
+    """Empty: all leases (a trainer that starts anew holds none)."""
 
 
 class SetPolicyVersion(Message, frozen=True):
@@ -194,7 +216,7 @@ class GetStatistics(Message, frozen=True):
 
 
 class TakeFinished(Message, frozen=True):
-    """Trajectories that reached an end (any channel) after `cursor`, for `trajectories/`, `traj` and `report`."""
+    """Trajectories that reached an end (any channel) after `cursor`, from the log in `trajectories/`."""
 
     cursor: int = 0
     limit: int = 100

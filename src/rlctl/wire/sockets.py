@@ -1,32 +1,34 @@
 """ZeroMQ request/reply with many questions in flight: DEALER (Ask, AskBlocking) to ROUTER (Answer).
 
 Frames: `[id: 8 bytes][msgpack]`. The id pairs a reply with its question; a question that got no reply within `retry_s`
-is sent again with the same id (the peer may have been restarted), so the peer's operations must be idempotent.
+is sent again with the same id (the peer may have been restarted), so the peer's operations must be idempotent. A client
+keeps its identity over reconnections, so a question that is still being answered is not taken up a second time.
 """
 
 import asyncio
 import itertools
-import logging
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from rlctl.errors import WireError
 from rlctl.wire.messages import Refused, Reply, Request
 
-log = logging.getLogger(__name__)
 encode = msgspec.msgpack.Encoder().encode
 decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder(Request).decode
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
 RETRY_S = 5.0
+BURST = 256
+"""Messages taken from a socket before other work of the event loop gets its turn."""
 
 
-def _dealer(context: zmq.Context, url: str) -> Any:
-    socket = context.socket(zmq.DEALER)
+def _dealer(url: str) -> Any:
+    socket: Any = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.IDENTITY, b"c" + uuid.uuid4().bytes)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, 0)
     socket.setsockopt(zmq.RCVHWM, 0)
@@ -42,52 +44,100 @@ def _opened(reply: Reply) -> Reply:
     return reply
 
 
+class _OnLoop:
+    """A ZeroMQ socket on the running event loop: drained many messages per wake-up, sent without waiting.
+
+    The socket's file descriptor signals edges only, and a send can swallow one: so every wake-up drains until the
+    socket is empty, and every send is followed by another look.
+    """
+
+    def __init__(self, socket: Any, on_message: Callable[[list[bytes]], None]) -> None:
+        self._socket = socket
+        self._on_message = on_message
+        self._loop = asyncio.get_running_loop()
+        self._descriptor = socket.getsockopt(zmq.FD)
+        self._looking = False
+        self._loop.add_reader(self._descriptor, self._drain)
+        self._look_again()
+
+    def send(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames)
+        self._look_again()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        self._looking = True
+
+    def _look_again(self) -> None:
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if not self._socket.closed:
+            self._looking = False
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            for _ in range(BURST):
+                self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            return
+        self._look_again()
+
+
 class Ask:
     """Asynchronous client; one per peer, shared by all tasks of one event loop."""
 
     def __init__(self, url: str, retry_s: float = RETRY_S) -> None:
         self.url = url
         self.retry_s = retry_s
-        self._socket: Any = _dealer(zmq.asyncio.Context.instance(), url)
+        self._socket = _dealer(url)
         self._waiting: dict[bytes, asyncio.Future[Reply]] = {}
         self._ids = itertools.count(1)
-        self._reader: asyncio.Task[None] | None = None
+        self._on_loop: _OnLoop | None = None
 
     async def ask(self, request: Request, timeout_s: float = 60.0) -> Any:
         """Send `request` (again every `retry_s`) until a reply comes; WireError after `timeout_s` or on Refused."""
-        if self._reader is None:
-            self._reader = asyncio.create_task(self._read())
-        key = next(self._ids).to_bytes(8, "little")
-        payload = encode(request)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        deadline = time.monotonic() + timeout_s
-        try:
-            while True:
-                await self._socket.send_multipart([key, payload])
-                left = deadline - time.monotonic()
-                done, _ = await asyncio.wait([future], timeout=max(0.0, min(self.retry_s, left)))
-                if done:
-                    return _opened(future.result())
-                if time.monotonic() >= deadline:
-                    raise WireError(f"no answer from {self.url} to {type(request).__name__} within {timeout_s:g} s")
-        finally:
-            del self._waiting[key]
+        loop = asyncio.get_running_loop()
+        on_loop = self._on_loop = self._on_loop or _OnLoop(self._socket, self._received)
+        frames = [next(self._ids).to_bytes(8, "little"), encode(request)]
+        future: asyncio.Future[Reply] = loop.create_future()
+        self._waiting[frames[0]] = future
+        deadline = loop.time() + timeout_s
 
-    async def _read(self) -> None:
-        while True:
-            key, payload = await self._socket.recv_multipart()
-            future = self._waiting.get(key)
-            if future is None or future.done():
-                continue
-            try:
-                future.set_result(decode_reply(payload))
-            except msgspec.DecodeError as error:
-                future.set_exception(WireError(f"{self.url} sent a reply that does not decode: {error}"))
+        def again() -> None:
+            if future.done():
+                return
+            if loop.time() >= deadline:
+                name = type(request).__name__
+                future.set_exception(WireError(f"no answer from {self.url} to {name} within {timeout_s:g} s"))
+                return
+            on_loop.send(frames)
+            timers.append(loop.call_at(min(loop.time() + self.retry_s, deadline), again))
+
+        on_loop.send(frames)
+        timers = [loop.call_at(min(loop.time() + self.retry_s, deadline), again)]
+        try:
+            return _opened(await future)
+        finally:
+            timers[-1].cancel()
+            del self._waiting[frames[0]]
+
+    def _received(self, frames: list[bytes]) -> None:
+        key, payload = frames
+        future = self._waiting.get(key)
+        if future is None or future.done():
+            return
+        try:
+            future.set_result(decode_reply(payload))
+        except msgspec.DecodeError as error:
+            future.set_exception(WireError(f"{self.url} sent a reply that does not decode: {error}"))
 
     def close(self) -> None:
-        if self._reader:
-            self._reader.cancel()
+        if self._on_loop:
+            self._on_loop.close()
         self._socket.close(linger=0)
 
 
@@ -97,7 +147,7 @@ class AskBlocking:
     def __init__(self, url: str, retry_s: float = RETRY_S) -> None:
         self.url = url
         self.retry_s = retry_s
-        self._socket = _dealer(zmq.Context.instance(), url)
+        self._socket = _dealer(url)
         self._ids = itertools.count(1)
 
     def ask(self, request: Request, timeout_s: float = 60.0) -> Any:
@@ -125,9 +175,11 @@ class Answer:
     """Server side: `handler(request) -> reply` runs as a task per question, so a waiting one blocks nobody."""
 
     def __init__(self, host: str, port: int = 0) -> None:
-        self._socket: Any = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
+        self._socket: Any = zmq.Context.instance().socket(zmq.ROUTER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(option, 0)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._answering: set[tuple[bytes, bytes]] = set()
         try:
             if port:
                 self._socket.bind(f"tcp://{host}:{port}")
@@ -139,14 +191,29 @@ class Answer:
         self.url = f"tcp://{host}:{self.port}"
 
     async def serve(self, handler: Callable[[Request], Awaitable[Reply]]) -> None:
-        """Answer until cancelled. RlctlError and bad messages become Refused; anything else propagates and ends it."""
+        """Answer until cancelled. WireError and bad messages become Refused; anything else propagates and ends it."""
+
+        def received(frames: list[bytes]) -> None:
+            if len(frames) != 3:
+                return  # not one of our clients: without an id there is nothing to answer to
+            question = (frames[0], frames[1])
+            if question not in self._answering:
+                self._answering.add(question)
+                tasks.create_task(self._answer(on_loop, handler, question, frames[2]))
+
         async with asyncio.TaskGroup() as tasks:
-            while True:
-                peer, key, payload = await self._socket.recv_multipart()
-                tasks.create_task(self._answer(handler, peer, key, payload))
+            on_loop = _OnLoop(self._socket, received)
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                on_loop.close()
 
     async def _answer(
-        self, handler: Callable[[Request], Awaitable[Reply]], peer: bytes, key: bytes, payload: bytes
+        self,
+        on_loop: _OnLoop,
+        handler: Callable[[Request], Awaitable[Reply]],
+        question: tuple[bytes, bytes],
+        payload: bytes,
     ) -> None:
         try:
             reply = await handler(decode_request(payload))
@@ -154,7 +221,9 @@ class Answer:
             reply = Refused(f"message does not decode: {error}")
         except WireError as error:
             reply = Refused(str(error))
-        await self._socket.send_multipart([peer, key, encode(reply)])
+        finally:
+            self._answering.discard(question)
+        on_loop.send([*question, encode(reply)])
 
     def close(self) -> None:
         self._socket.close(linger=0)

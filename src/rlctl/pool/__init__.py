@@ -1,0 +1,1 @@
+"""The durable store between agents and trainer: groups, leases, scores, staleness, exact accounting."""

@@ -1,0 +1,180 @@
+"""Group commit: events that arrive together are written together, then applied in the same order, then answered.
+
+    submit(event) -> pending --[one batch]--> journal (thread: encode, write, fdatasync) -> store.apply -> replies
+                                              the disk refuses: every event of the batch is answered with the error
+
+So the state in memory is never ahead of the disk, and what was answered is on it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from rlctl.errors import WireError
+from rlctl.pool.ended import EndedLog
+from rlctl.pool.journal import Journal, record
+from rlctl.pool.segments import StorageError
+from rlctl.pool.state import Refusal
+from rlctl.pool.store import Event, Store
+from rlctl.telemetry.phases import Phases
+from rlctl.wire.messages import Ended, Reply
+
+log = logging.getLogger(__name__)
+TICK_S = 0.25
+"""Deadlines and leases are looked at this often when nothing else happens."""
+RETRY_S = 10.0
+"""After a snapshot or the log of the ended could not be written."""
+BATCH_EVENTS = 1024
+"""Events of one commit."""
+encode_state = msgspec.msgpack.Encoder().encode
+
+
+class Commits:
+    """The only writer of the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        ended: EndedLog,
+        journal_bytes: int,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.phases = Phases()
+        self.commits = 0
+        self._journal = journal
+        self._ended = ended
+        self._journal_bytes = journal_bytes
+        self._changed = changed
+        self._clock = clock
+        self._pending: list[tuple[Event, asyncio.Future[Reply]]] = []
+        self._more = asyncio.Event()
+        self._writer = ThreadPoolExecutor(1, "journal")
+        self._snapshots = ThreadPoolExecutor(1, "snapshot")
+        self._snapshot: asyncio.Future[None] | None = None
+        self._unwritten: list[Ended] = []
+        self._not_before = 0.0
+        """Monotonic time of the next attempt, after the disk refused something that can wait."""
+
+    def submit(self, event: Event) -> asyncio.Future[Reply]:
+        """The reply comes once the event is on disk and applied; WireError if it was refused or could not be stored."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._pending.append((event, future))
+        self._more.set()
+        return future
+
+    async def read_ended(self, cursor: int, limit: int) -> Reply:
+        """Ended trajectories after `cursor` (read by the thread that also deletes old ones)."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._ended.read, cursor, limit)
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        try:
+            while True:
+                if not self._pending:
+                    await self._wait()
+                batch, self._pending = self._pending[:BATCH_EVENTS], self._pending[BATCH_EVENTS:]
+                now = self._clock()
+                if batch:
+                    await self._commit(batch, now)
+                else:
+                    self.store.advance(now)
+                await self._after()
+        finally:
+            self._writer.shutdown()
+            self._snapshots.shutdown()
+
+    async def _wait(self) -> None:
+        self._more.clear()
+        tick = asyncio.get_running_loop().call_later(TICK_S, self._more.set)
+        try:
+            await self._more.wait()
+        finally:
+            tick.cancel()
+
+    async def _commit(self, batch: list[tuple[Event, asyncio.Future[Reply]]], now: float) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._writer, self._write, [event for event, _ in batch], now)
+        except StorageError as error:
+            log.error("%s: %d requests refused", error, len(batch))
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(WireError(f"the pool stored nothing: {error}"))
+            return
+        self.commits += 1
+        with self.phases("apply"):
+            for event, future in batch:
+                self._apply(event, future, now)
+
+    def _write(self, events: list[Event], now: float) -> None:
+        with self.phases("write"):
+            self._journal.append([record(event, now) for event in events])
+
+    def _apply(self, event: Event, future: asyncio.Future[Reply], now: float) -> None:
+        try:
+            reply = self.store.apply(event, now)
+        except Refusal as refusal:
+            if not future.done():
+                future.set_exception(refusal)
+            return
+        if not future.done():
+            future.set_result(reply)
+
+    async def _after(self) -> None:
+        """What follows a batch or a tick: wake those who wait, log the ended, take a snapshot when it is time."""
+        self._changed()
+        self._unwritten += self.store.take_ended()
+        loop = asyncio.get_running_loop()
+        if time.monotonic() < self._not_before:
+            return
+        if self._unwritten:
+            try:
+                await loop.run_in_executor(self._writer, self._write_ended)
+            except StorageError as error:
+                log.error("%s: %d ended trajectories wait to be logged", error, len(self._unwritten))
+                self._not_before = time.monotonic() + RETRY_S
+                return
+        state_bytes = self.store.ledger.resident_bytes
+        if self._journal.since_snapshot > max(self._journal_bytes, 2 * state_bytes):
+            await self.snapshot()
+
+    def _write_ended(self) -> None:
+        with self.phases("log_ended"):
+            self._ended.write(self._unwritten)
+        self._unwritten.clear()
+
+    async def snapshot(self) -> None:
+        """Begin a snapshot of the state as it is now, unless one is still being written."""
+        if self._snapshot and not self._snapshot.done():
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            offset = await loop.run_in_executor(self._writer, self._cut)
+        except OSError as error:
+            self._no_snapshot(error)
+            return
+        with self.phases("snapshot"):
+            state = encode_state(self.store.state)
+        self._snapshot = loop.run_in_executor(self._snapshots, self._store_snapshot, state, offset)
+
+    def _cut(self) -> int:
+        """What the old journal files could bring back must be in the log of the ended before they go."""
+        self._ended.sync()
+        return self._journal.segments.rotate()
+
+    def _store_snapshot(self, state: bytes, offset: int) -> None:
+        try:
+            self._journal.snapshot(state, offset)
+        except StorageError as error:
+            self._no_snapshot(error)
+
+    def _no_snapshot(self, error: Exception) -> None:
+        log.error("%s: no snapshot; the journal keeps growing", error)
+        self._not_before = time.monotonic() + RETRY_S

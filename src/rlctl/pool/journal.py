@@ -1,0 +1,117 @@
+"""Durability: a journal of the events with their times, and snapshots of the state that allow old files to go.
+
+    pool/journal-OFFSET.log    frames of [time f64][msgpack request], from OFFSET on
+    pool/snapshot-OFFSET       one frame: the state after every event before OFFSET
+    pool/lock                  held by the running pool
+
+Recovery loads the newest snapshot and replays the journal from there through the store itself: one code path.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from rlctl.errors import RlctlError
+from rlctl.pool.segments import Segments, StorageError, sync_directory
+from rlctl.pool.state import Refusal, Rules, State
+from rlctl.pool.store import Event, Store
+from rlctl.wire import frames
+
+log = logging.getLogger(__name__)
+TIME = struct.Struct("<d")
+encode = msgspec.msgpack.Encoder().encode
+
+
+def record(event: Event, now: float) -> bytes:
+    """The journal's frame for one event."""
+    return frames.frame(TIME.pack(now) + encode(event))
+
+
+class Journal:
+    """The journal of one pool directory; `append` and `snapshot` may run in another thread, one at a time."""
+
+    def __init__(self, directory: Path, fsync: bool = True) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.fsync = fsync
+        self._lock = _locked(directory / "lock")
+        self.segments = Segments(directory, "journal")
+        self.snapshot_at = max((offset for offset, _ in _snapshots(directory)), default=0)
+        """Offset of the newest snapshot."""
+
+    @property
+    def since_snapshot(self) -> int:
+        """Bytes that a recovery would replay."""
+        return self.segments.end - self.snapshot_at
+
+    def append(self, records: list[bytes]) -> None:
+        """On disk when it returns (with fsync); StorageError and nothing kept when the disk refuses."""
+        self.segments.append(records, sync=self.fsync)
+
+    def recover(self, rules: Rules) -> Store:
+        """The store as it was: snapshot, then every event after it."""
+        state = None
+        for offset, file in _snapshots(self.directory):
+            if offset == self.snapshot_at:
+                state = _load_snapshot(file)
+        store = Store(rules, state)
+        decode = msgspec.msgpack.Decoder(Event).decode
+        events = 0
+        for payload in self.segments.read(self.snapshot_at):
+            (now,) = TIME.unpack_from(payload)
+            with suppress(Refusal):  # it was refused then, too, and changed nothing
+                store.apply(decode(memoryview(payload)[TIME.size :]), now)
+            events += 1
+        if state or events:
+            log.info("recovered %d live trajectories from %d events", len(store.state.trajectories), events)
+        return store
+
+    def snapshot(self, state: bytes, offset: int) -> None:
+        """Store the encoded state as of `offset` (where a journal file begins), then delete what it replaces."""
+        target = self.directory / f"snapshot-{offset:016d}"
+        temporary = target.with_suffix(".tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(frames.frame(state))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+            sync_directory(self.directory)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StorageError(f"cannot write {target}: {error.strerror}") from error
+        self.snapshot_at = offset
+        for older, path in _snapshots(self.directory):
+            if older < offset:
+                path.unlink()
+        self.segments.delete_before(offset)
+
+    def close(self) -> None:
+        self.segments.close()
+        os.close(self._lock)
+
+
+def _snapshots(directory: Path) -> list[tuple[int, Path]]:
+    return [(int(path.name.rpartition("-")[2]), path) for path in directory.glob("snapshot-" + "[0-9]" * 16)]
+
+
+def _load_snapshot(file: Path) -> State:
+    for _, payload in frames.read(file):
+        return msgspec.msgpack.decode(payload, type=State)
+    raise StorageError(f"{file}: damaged snapshot")
+
+
+def _locked(path: Path) -> int:
+    """An exclusive lock that ends with the process."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RlctlError(f"{path.parent}: another pool is running on this directory") from None
+    return descriptor

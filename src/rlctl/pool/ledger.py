@@ -1,0 +1,227 @@
+"""Transitions that the operations are made of: a trajectory begins, settles, ends; a group becomes ready, leaves.
+
+    begin -> (steps, completion) -> unscored -> settle -> [group ready] -> leased -> end(outcome)
+      any state before "leased" ---------------------------------------------------> end(outcome)
+
+Besides the State the ledger holds indices (ready heap, timers, scoring queue), which are rebuilt from a State.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from rlctl.pool.scoring import ScoringQueue
+from rlctl.pool.state import LiveGroup, LiveTrajectory, Rules, State
+from rlctl.wire.messages import TRAIN, Ended, Step, Trajectory
+
+TOMBSTONES = 200_000
+"""Ended trajectories remembered."""
+Timer = tuple[float, int, str]
+"""(unix seconds, group number or 0, lease name or "")"""
+
+
+class Ledger:
+    """State and indices, with the transitions that keep them consistent."""
+
+    def __init__(self, rules: Rules, state: State | None = None) -> None:
+        self.rules = rules
+        self.state = state or State()
+        self.unscored = ScoringQueue(rules.score_timeout_s)
+        self.outbox: list[Ended] = []
+        """Trajectories that ended since the caller last emptied it."""
+        self.ready = 0
+        """Training groups that can be fetched."""
+        self.in_flight = 0
+        """Training groups that have not ended."""
+        self.resident_bytes = 0
+        self.resident_steps = 0
+        self._ready_heap: list[int] = []
+        self._grown: dict[tuple[str, str], int] = {}
+        self._timers: list[Timer] = []
+        self._oldest_tombstones = deque(self.state.tombstones)
+        self._index()
+
+    def _index(self) -> None:
+        state = self.state
+        self._timers = [(g.deadline, g.number, "") for g in state.groups.values()]
+        self._timers += [(lease.until, 0, lease.name) for lease in state.leases.values()]
+        heapq.heapify(self._timers)
+        for group in state.groups.values():
+            self.in_flight += group.channel == TRAIN
+            if not group.lease:
+                self._offer(group)
+                if not group.opened:
+                    self._grown[group.channel, group.prompt_uid] = group.number
+        for trajectory in state.trajectories.values():
+            for step in trajectory.steps.values():
+                self._account(step, 1)
+            if trajectory.complete and trajectory.reward is None:
+                self.unscored.add(trajectory.uid)
+
+    # ------------------------------------------------------------ counting
+
+    def count(self, name: str, by: int = 1) -> None:
+        self.state.counters[name] = self.state.counters.get(name, 0) + by
+
+    def _account(self, step: Step, sign: int) -> None:
+        self.resident_steps += sign
+        self.resident_bytes += sign * (len(step.prompt_ids) + len(step.response_ids) + len(step.logprobs))
+
+    # ------------------------------------------------------------ beginnings
+
+    def new_group(self, prompt_uid: str, channel: str, now: float) -> LiveGroup:
+        self.state.groups_opened += 1
+        deadline = now + self.rules.group_timeout_s
+        group = LiveGroup(self.state.groups_opened, prompt_uid, channel, deadline, self.state.version)
+        self.state.groups[group.number] = group
+        self.in_flight += channel == TRAIN
+        self.add_timer((deadline, group.number, ""))
+        return group
+
+    def grown_group(self, prompt_uid: str, channel: str, now: float) -> LiveGroup:
+        """The group that collects trajectories nobody announced, for this prompt."""
+        number = self._grown.get((channel, prompt_uid))
+        if number is not None:
+            return self.state.groups[number]
+        group = self.new_group(prompt_uid, channel, now)
+        self._grown[channel, prompt_uid] = group.number
+        return group
+
+    def begin(self, uid: str, group: LiveGroup) -> LiveTrajectory:
+        if not group.unsettled and group.members:
+            self._withdraw(group)
+        trajectory = self.state.trajectories[uid] = LiveTrajectory(uid, group.number)
+        group.members[uid] = False
+        group.unsettled += 1
+        self.count(f"{group.channel}.created")
+        return trajectory
+
+    def add_step(self, trajectory: LiveTrajectory, step: Step) -> None:
+        trajectory.steps[step.step_index] = step
+        self._account(step, 1)
+        self.count("steps")
+        if step.versions:
+            group = self.state.groups[trajectory.group]
+            lowest = min(version for version, _ in step.versions)
+            group.oldest = lowest if group.oldest is None else min(group.oldest, lowest)
+
+    # ------------------------------------------------------------ settling
+
+    def settle(self, trajectory: LiveTrajectory) -> None:
+        """`trajectory` is complete and has its reward."""
+        group = self.state.groups[trajectory.group]
+        self.unscored.discard(trajectory.uid)
+        if not group.members[trajectory.uid]:
+            group.members[trajectory.uid] = True
+            group.unsettled -= 1
+            self._offer(group)
+
+    def _offer(self, group: LiveGroup) -> None:
+        """Put `group` into the queue if it is ready."""
+        if group.channel == TRAIN and group.members and not group.unsettled and not group.lease:
+            self.ready += 1
+            heapq.heappush(self._ready_heap, group.number)
+
+    def _withdraw(self, group: LiveGroup) -> None:
+        """Take a ready group out of the queue; its entry in the heap is skipped later."""
+        if self.queued(group):
+            self.ready -= 1
+
+    def queued(self, group: LiveGroup) -> bool:
+        return group.channel == TRAIN and bool(group.members) and not group.unsettled and not group.lease
+
+    # ------------------------------------------------------------ lending
+
+    def lend_oldest(self, lease: str) -> LiveGroup:
+        """Take the ready group that was opened first; there must be one."""
+        while True:
+            group = self.state.groups.get(heapq.heappop(self._ready_heap))
+            if group is not None and self.queued(group):
+                self._withdraw(group)
+                group.lease = lease
+                self._forget_grown(group)
+                return group
+
+    def give_back(self, group: LiveGroup) -> None:
+        """A leased group returns to its old place in the queue, or leaves if it has become too old meanwhile."""
+        group.lease = ""
+        self._offer(group)
+        self.drop_if_stale(group)
+
+    # ------------------------------------------------------------ endings
+
+    def end(self, trajectory: LiveTrajectory, outcome: str, error: str = "") -> Trajectory:
+        """The only way out: counted, remembered, put into the outbox. Its group may become ready or vanish."""
+        state = self.state
+        group = state.groups[trajectory.group]
+        was_queued = self.queued(group)
+        del state.trajectories[trajectory.uid]
+        self.unscored.discard(trajectory.uid)
+        if not group.members.pop(trajectory.uid):
+            group.unsettled -= 1
+        for step in trajectory.steps.values():
+            self._account(step, -1)
+        self.count(f"{group.channel}.{outcome}")
+        state.tombstones[trajectory.uid] = outcome
+        self._oldest_tombstones.append(trajectory.uid)
+        if len(state.tombstones) > TOMBSTONES:
+            del state.tombstones[self._oldest_tombstones.popleft()]
+        state.ended += 1
+        view = trajectory.view(group)
+        if error or outcome == "failed":
+            view = _failed(view, error)
+        self.outbox.append(Ended(state.ended, outcome, view, state.clock))
+        if not group.members:
+            self.ready -= was_queued
+            self._vanish(group)
+        elif not was_queued:
+            self._offer(group)
+        return view
+
+    def end_all(self, group: LiveGroup, outcome: str) -> None:
+        for uid in list(group.members):
+            self.end(self.state.trajectories[uid], outcome)
+
+    def _vanish(self, group: LiveGroup) -> None:
+        del self.state.groups[group.number]
+        self.in_flight -= group.channel == TRAIN
+        self._forget_grown(group)
+        lease = self.state.leases.get(group.lease)
+        if lease:
+            lease.groups.remove(group.number)
+            if not lease.groups:
+                del self.state.leases[lease.name]
+
+    def _forget_grown(self, group: LiveGroup) -> None:
+        key = (group.channel, group.prompt_uid)
+        if self._grown.get(key) == group.number:
+            del self._grown[key]
+
+    def drop_if_stale(self, group: LiveGroup) -> None:
+        """A training group with a token older than `version - max_staleness` ends; a leased one is the trainer's."""
+        bound = self.state.version - self.rules.max_staleness
+        if group.channel == TRAIN and not group.lease and group.oldest is not None and group.oldest < bound:
+            self.end_all(group, "stale")
+
+    # ------------------------------------------------------------ time
+
+    def add_timer(self, timer: Timer) -> None:
+        heapq.heappush(self._timers, timer)
+
+    def due(self, now: float) -> Sequence[Timer]:
+        """Remove and return the timers that have run out, the earliest first."""
+        timers = []
+        while self._timers and self._timers[0][0] <= now:
+            timers.append(heapq.heappop(self._timers))
+        return timers
+
+    @property
+    def next_timer(self) -> float | None:
+        return self._timers[0][0] if self._timers else None
+
+
+def _failed(view: Trajectory, error: str) -> Trajectory:
+    facts = msgspec.structs.replace(view.facts, error=error or view.facts.error)
+    return msgspec.structs.replace(view, status="failed", facts=facts)

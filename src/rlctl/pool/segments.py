@@ -1,0 +1,104 @@
+"""Writes a stream of record files (`wire.frames`): append, sync, rotate, delete from the front, recover a torn tail."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from rlctl.errors import RlctlError
+from rlctl.wire import frames
+
+log = logging.getLogger(__name__)
+
+
+class StorageError(RlctlError):
+    """The disk refused; nothing of the append is kept."""
+
+
+class Segments:
+    """One stream; the last file is open for appending. Not thread-safe."""
+
+    def __init__(self, directory: Path, prefix: str) -> None:
+        self.directory = directory
+        self.prefix = prefix
+        directory.mkdir(parents=True, exist_ok=True)
+        existing = frames.files(directory, prefix)
+        self._base, last = existing[-1] if existing else (0, frames.path(directory, prefix, 0))
+        good = cut_torn_tail(last) if existing else 0
+        self._file = os.open(last, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.end = self._base + good
+        """Position in the stream after the last record."""
+        os.lseek(self._file, good, os.SEEK_SET)
+        sync_directory(directory)
+
+    def append(self, records: Iterable[bytes], sync: bool) -> None:
+        """Write the records (made by `frames.frame`) and, with `sync`, force them to disk; all of them or none."""
+        data = memoryview(b"".join(records))
+        good = self.end - self._base
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            if sync:
+                os.fdatasync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, good)
+            os.lseek(self._file, good, os.SEEK_SET)
+            raise StorageError(f"cannot write {len(data)} bytes to {self.directory}: {error.strerror}") from error
+        self.end += len(data)
+
+    def sync(self) -> None:
+        os.fdatasync(self._file)
+
+    def rotate(self) -> int:
+        """Begin a new file; returns its offset."""
+        if self.end > self._base:
+            os.fdatasync(self._file)
+            file = os.open(frames.path(self.directory, self.prefix, self.end), os.O_WRONLY | os.O_CREAT, 0o644)
+            os.close(self._file)
+            self._file, self._base = file, self.end
+            sync_directory(self.directory)
+        return self._base
+
+    def delete_before(self, offset: int) -> None:
+        """Delete the files that end at or before `offset` (never the open one)."""
+        existing = frames.files(self.directory, self.prefix)
+        for (_, file), (following, _) in pairwise(existing):
+            if following <= offset:
+                file.unlink()
+
+    def read(self, offset: int) -> Iterator[bytes]:
+        """Payloads from `offset` on, which must be where a file begins. A broken record is an error here."""
+        existing = [(base, file) for base, file in frames.files(self.directory, self.prefix) if base >= offset]
+        position = offset
+        for base, file in existing:
+            if base != position:
+                raise StorageError(f"{file}: damaged or missing records before it: bytes {position} to {base}")
+            for after, payload in frames.read(file):
+                position = base + after
+                yield payload
+        if position != self.end:
+            raise StorageError(f"{self.directory}: records from byte {position} to {self.end} are missing or damaged")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def cut_torn_tail(file: Path) -> int:
+    """Truncate after the last whole record (what follows was never acknowledged); returns the length kept."""
+    good = max((after for after, _ in frames.read(file)), default=0)
+    torn = file.stat().st_size - good
+    if torn:
+        log.warning("%s: cut %d bytes after the last whole record (a write was interrupted)", file, torn)
+        os.truncate(file, good)
+    return good
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

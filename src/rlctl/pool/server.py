@@ -1,0 +1,193 @@
+"""`rlctl pool`: the store as a process.
+
+ZeroMQ questions --> [wait until it can be honoured] --> Commits (journal, then store) --> reply
+                       ^                                     |
+                       +------ waiters looked at again ------+--> trajectories/ (what ended), metrics/pool.jsonl
+"""
+
+import asyncio
+import gc
+import logging
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import uvloop
+
+from rlctl.config.root import Config
+from rlctl.errors import ConfigError
+from rlctl.pool.commits import Commits
+from rlctl.pool.ended import EndedLog
+from rlctl.pool.journal import Journal
+from rlctl.pool.state import Refusal, Rules
+from rlctl.pool.waiting import Waiters
+from rlctl.telemetry import logs
+from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.process import announce, until_signal
+from rlctl.wire.messages import (
+    TRAIN,
+    Ack,
+    Batch,
+    Busy,
+    CompleteTrajectory,
+    FetchBatch,
+    GetStatistics,
+    Nack,
+    OpenGroup,
+    Reply,
+    Request,
+    SetPolicyVersion,
+    Statistics,
+    SubmitScores,
+    SubmitSteps,
+    TakeFinished,
+    TakeUnscored,
+    Unscored,
+)
+from rlctl.wire.sockets import Answer
+
+log = logging.getLogger(__name__)
+METRICS_EVERY_S = 5.0
+MB = 1 << 20
+
+
+def rules(config: Config) -> Rules:
+    """What the configuration says about groups, leases and time."""
+    pool = config.pool
+    return Rules(
+        max_in_flight=(pool.max_staleness + 1) * config.train.groups_per_step,
+        max_staleness=pool.max_staleness,
+        min_group_size=pool.min_group_size,
+        group_timeout_s=pool.group_timeout_s,
+        lease_timeout_s=pool.lease_timeout_s,
+        score_timeout_s=pool.score_timeout_s,
+    )
+
+
+class Service:
+    """Answers every PoolRequest; requests that cannot be honoured yet wait as long as they allow."""
+
+    def __init__(self, journal: Journal, ended: EndedLog, config: Config) -> None:
+        self.store = journal.recover(rules(config))
+        self.commits = Commits(self.store, journal, ended, config.pool.journal_mb * MB, self._changed)
+        self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
+        commit: Callable[[Any], Awaitable[Reply]] = self.commits.submit
+        self._handlers: dict[type, Callable[[Any], Awaitable[Reply]]] = {
+            SubmitSteps: commit,
+            CompleteTrajectory: commit,
+            SubmitScores: commit,
+            Ack: commit,
+            Nack: commit,
+            SetPolicyVersion: commit,
+            OpenGroup: self._open_group,
+            FetchBatch: self._fetch,
+            TakeUnscored: self._take_unscored,
+            TakeFinished: self._take_finished,
+            GetStatistics: self._statistics,
+        }
+
+    async def handle(self, request: Request) -> Reply:
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise Refusal(f"the pool does not answer {type(request).__name__}")
+        return await handler(request)
+
+    def _changed(self) -> None:
+        """After every batch of events and every tick."""
+        self.store.ledger.unscored.expire(time.time())
+        self._slots.wake(self.store.slots)
+        self._ready.wake(len(self._ready) if self.store.ledger.ready else 0)
+        self._unscored.wake(min(1, self.store.ledger.unscored.free))
+
+    async def _open_group(self, request: OpenGroup) -> Reply:
+        until = asyncio.get_running_loop().time() + request.wait_s
+        while True:
+            reply: Reply = Busy("no free slot")
+            if request.channel != TRAIN or self.store.slots > 0 or self._known(request):
+                reply = await self.commits.submit(request)
+            if not isinstance(reply, Busy) or not await self._slots.wait(until):
+                return reply
+
+    def _known(self, request: OpenGroup) -> bool:
+        state = self.store.state
+        return any(uid in state.trajectories or uid in state.tombstones for uid in request.trajectory_uids)
+
+    async def _fetch(self, request: FetchBatch) -> Reply:
+        until = asyncio.get_running_loop().time() + request.wait_s
+        if not request.lease:
+            request = msgspec.structs.replace(request, lease=uuid.uuid4().hex)
+        while True:
+            reply: Reply = Batch(policy_version=self.store.state.version)
+            ready = self.store.ledger.ready >= request.groups or request.lease in self.store.state.leases
+            if ready or request.channel != TRAIN:
+                reply = await self.commits.submit(request)
+            if (isinstance(reply, Batch) and reply.lease) or not await self._ready.wait(until):
+                return reply
+
+    async def _take_unscored(self, request: TakeUnscored) -> Reply:
+        until = asyncio.get_running_loop().time() + request.wait_s
+        while True:
+            taken = self.store.take_unscored(request.limit, time.time(), request.steps)
+            if self.store.ledger.unscored.free:
+                self._unscored.wake(1)
+            if taken or not await self._unscored.wait(until):
+                return Unscored(taken)
+
+    async def _take_finished(self, request: TakeFinished) -> Reply:
+        return await self.commits.read_ended(request.cursor, request.limit)
+
+    async def _statistics(self, request: GetStatistics) -> Reply:
+        del request
+        return Statistics(self.store.statistics())
+
+    async def report(self, metrics: Metrics) -> None:
+        """A row of numbers every few seconds, and one at the end."""
+        try:
+            while True:
+                await asyncio.sleep(METRICS_EVERY_S)
+                self._write(metrics)
+        finally:
+            self._write(metrics)
+
+    def _write(self, metrics: Metrics) -> None:
+        commits = self.commits
+        metrics.write(
+            **self.store.statistics(),
+            **commits.phases.values(),
+            commits=commits.commits,
+            waiting_open=len(self._slots),
+            process_cpu_s=round(time.process_time(), 3),
+        )
+
+
+def main(config: Config) -> None:
+    """Serve until SIGTERM."""
+    logs.setup("pool")
+    if not config.run.dir:
+        raise ConfigError("run.dir is not set: the pool keeps its journal there (-s run.dir=DIR)")
+    if config.pool.url and not config.pool.url.startswith("tcp://"):
+        raise ConfigError(f"pool.url = {config.pool.url!r}: only tcp://HOST:PORT is served")
+    sys.setswitchinterval(0.0005)  # the journal's thread must get the interpreter back soon after fdatasync
+    gc.set_threshold(100_000, 50, 100)  # steps form no cycles; scanning a million of them for some is wasted
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: Config) -> None:
+    journal = Journal(config.run_dir / "pool", config.pool.fsync)
+    ended = EndedLog(config.run_dir / "trajectories", config.pool.trajectories_mb * MB)
+    metrics = Metrics(config.run_dir, "pool")
+    service = Service(journal, ended, config)
+    answer = Answer(config.pool.host, config.pool.port)
+    try:
+        log.info("listening on %s", answer.url)
+        announce(config.run_dir, "pool", answer.url)
+        await until_signal(answer.serve(service.handle), service.commits.run(), service.report(metrics))
+    finally:
+        answer.close()
+        metrics.close()
+        ended.close()
+        journal.close()

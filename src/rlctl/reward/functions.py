@@ -1,0 +1,68 @@
+"""Rule rewards: pure functions `(Sample, **args) -> float`.
+
+env      facts.env_reward, the sum of the environment's rewards. An environment's `format_penalty` is already in it
+         (the environment adds it to the turn), and is applied nowhere else.
+format   number of turns whose answer could not be read, to be given a negative weight
+exact    1 if the last response equals task[key] (spaces at the ends do not count), else 0
+numeric  1 if the number given as the answer equals the one in task[key], else 0
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from rlctl.reward.numbers import answer, same
+from rlctl.wire.messages import Facts
+
+RewardFunction = Callable[..., float]
+
+
+class ScoringError(ValueError):
+    """A sample cannot be scored; the message says why."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """What a reward function sees of an episode."""
+
+    responses: list[str] = []
+    """Text of the model's answers, one per Step, special tokens removed; empty if no function in use needs text."""
+    task: dict[str, str] = {}
+    """What the episode was opened with: ground truth, question, ..."""
+    facts: Facts = Facts()
+
+    @property
+    def response(self) -> str:
+        """The last answer."""
+        if not self.responses:
+            raise ScoringError("the sample has no response text")
+        return self.responses[-1]
+
+    def truth(self, key: str) -> str:
+        if key not in self.task:
+            raise ScoringError(f"task has no {key!r} (there are: {', '.join(sorted(self.task)) or 'none'})")
+        return self.task[key]
+
+
+def env(sample: Sample) -> float:
+    return sample.facts.env_reward
+
+
+def format_errors(sample: Sample) -> float:
+    return float(sample.facts.format_errors)
+
+
+def exact(sample: Sample, key: str = "ground_truth") -> float:
+    return float(sample.response.strip() == sample.truth(key).strip())
+
+
+def numeric(sample: Sample, key: str = "ground_truth") -> float:
+    truth = answer(sample.truth(key))
+    if truth is None:
+        raise ScoringError(f"task[{key!r}] = {sample.truth(key)!r} has no number")
+    given = answer(sample.response)
+    return float(given is not None and same(given, truth))
+
+
+FUNCTIONS: dict[str, RewardFunction] = {"env": env, "format": format_errors, "exact": exact, "numeric": numeric}
+WITHOUT_TEXT = frozenset({env, format_errors})
+"""These do not look at the responses, so nothing is decoded for them."""

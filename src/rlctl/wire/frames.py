@@ -1,0 +1,58 @@
+"""Append-only record files `PREFIX-OFFSET.log`: frames `[length u32][crc32 u32][payload]`, little-endian.
+
+OFFSET is the position of the file's first byte in the whole stream, so a cursor is one number and files can be deleted
+from the front. Written by the pool (its journal, and the ended trajectories in `trajectories/`), read by anybody.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rlctl.wire.messages import Ended
+
+HEADER = struct.Struct("<II")
+
+
+def frame(payload: bytes) -> bytes:
+    """One record."""
+    return HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def path(directory: Path, prefix: str, offset: int) -> Path:
+    return directory / f"{prefix}-{offset:016d}.log"
+
+
+def files(directory: Path, prefix: str) -> list[tuple[int, Path]]:
+    """(offset, path) of the stream's files in order."""
+    found = directory.glob(f"{prefix}-{'[0-9]' * 16}.log")
+    return sorted((int(file.stem.rpartition("-")[2]), file) for file in found)
+
+
+def read(file: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """(position after the frame, payload) of the whole frames from byte `start`; ends before the first broken one."""
+    with file.open("rb") as source:
+        source.seek(start)
+        position = start
+        while len(header := source.read(HEADER.size)) == HEADER.size:
+            length, checksum = HEADER.unpack(header)
+            payload = source.read(length)
+            if not length or len(payload) < length or zlib.crc32(payload) != checksum:
+                return  # zeros are what a file system leaves behind: no record is empty
+            position += HEADER.size + length
+            yield position, payload
+
+
+def read_ended(directory: Path, cursor: int = 0) -> Iterator[tuple[int, Ended]]:
+    """(next cursor, record) of the trajectories that ended after `cursor`, on a live run as on a dead one.
+
+    A record that is still being written is left out. A cursor into deleted files goes on at the first one kept.
+    """
+    decode = msgspec.msgpack.Decoder(Ended).decode
+    kept = files(directory, "ended")
+    for (offset, file), following in zip(kept, [*(o for o, _ in kept[1:]), None], strict=True):
+        if following is None or following > cursor:
+            for position, payload in read(file, max(0, cursor - offset)):
+                yield offset + position, decode(payload)
