@@ -119,14 +119,14 @@ def append_batch(file: BinaryIO, batch: Batch) -> None:
 def read_batches(path: Path) -> Iterator[Batch]:
     """Every record of the file; RlctlError at one that is broken or not a batch."""
     decode = msgspec.msgpack.Decoder(Batch).decode
-    position = number = 0
+    sound = number = 0
     for position, payload in frames.read(path):
-        number += 1
+        sound, number = position, number + 1
         try:
             yield decode(payload)
         except msgspec.DecodeError as error:
             raise RlctlError(f"{path}: record {number} is not a recorded batch: {error}") from error
-    if position < path.stat().st_size:
+    if sound < path.stat().st_size:
         raise RlctlError(f"{path}: record {number + 1} is broken or cut off")
 
 
