@@ -5,6 +5,7 @@
     ├── ComponentDied     3  a component ended for good
     ├── Watchdog          4  no progress
     └── WireError         1  a peer did not answer, or answered nonsense
+        └── PeerRefused   1  a peer understood the request and said no
 
 Errors propagate to one boundary, `rlctl.cli.main`, which prints the message without a traceback.
 """
@@ -40,3 +41,7 @@ class Watchdog(RlctlError):
 
 class WireError(RlctlError):
     """A peer could not be reached, timed out, or sent a message that does not decode."""
+
+
+class PeerRefused(WireError):
+    """A peer understood the request and said no; sending it again changes nothing."""

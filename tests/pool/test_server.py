@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.make import step
-from tests.pool.process import PoolProcess
 
 from rlctl.errors import WireError
 from rlctl.wire.frames import read_ended
@@ -28,6 +26,8 @@ from rlctl.wire.messages import (
     TakeUnscored,
 )
 from rlctl.wire.sockets import Ask
+from tests.pool.make import step
+from tests.pool.process import PoolProcess
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def statistics(ask: Ask) -> dict[str, float]:
 
 
 async def test_a_sample_goes_all_the_way_and_stays_readable(pool: PoolProcess, ask: Ask) -> None:
-    assert await ask.ask(OpenGroup("p", ["p.0", "p.1"], env="lake", task={"q": "2+2"})) == GroupOpened("p")
+    assert await ask.ask(OpenGroup("p", ["p.0", "p.1"], env="lake", task={"q": "2+2"})) == GroupOpened("p", -1)
     taking = asyncio.create_task(ask.ask(TakeUnscored(wait_s=10)))
     fetching = asyncio.create_task(ask.ask(FetchBatch(1, wait_s=10)))
     await ask.ask(SubmitSteps([step("p.0"), step("p.1")]))
@@ -81,7 +81,7 @@ async def test_a_full_pool_makes_the_asker_wait_until_a_slot_is_free(ask: Ask) -
     await asyncio.sleep(0.7)  # the client has sent its question again meanwhile: still one slot
     assert not waiting.done()
     await ask.ask(CompleteTrajectory("p1.0", 0, status="failed"))
-    assert await asyncio.wait_for(waiting, 5) == GroupOpened("late")
+    assert await asyncio.wait_for(waiting, 5) == GroupOpened("late", -1)
     assert (await statistics(ask))["train.created"] == 5
 
 

@@ -4,7 +4,6 @@ import math
 
 import msgspec
 import pytest
-from tests.pool.make import check_sums, fetch, finish, opened, ready_group, rules, step
 
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Store
@@ -23,6 +22,7 @@ from rlctl.wire.messages import (
     SubmitScores,
     SubmitSteps,
 )
+from tests.pool.make import check_sums, fetch, finish, opened, ready_group, rules, step
 
 
 @pytest.fixture

@@ -24,6 +24,13 @@ def test_without_a_reward_section_the_environment_decides() -> None:
     assert score("t", SAMPLE, parts({})) == Score("t", 2.0, {"env": 2.0})
 
 
+def test_the_format_penalty_of_the_environment_is_a_part_of_its_own_whatever_is_configured() -> None:
+    sample = Sample([], {}, Facts(env_reward=1.0, extra={"format_penalty": -0.2}))
+    assert score("t", sample, parts({})) == Score("t", pytest.approx(0.8), {"env": 1.0, "format_penalty": -0.2})
+    only = parts({"tries": Reward(fn="format")})
+    assert score("t", sample, only) == Score("t", pytest.approx(-0.2), {"tries": 0.0, "format_penalty": -0.2})
+
+
 def test_exact_compares_the_last_response_without_outer_spaces() -> None:
     assert FUNCTIONS["exact"](SAMPLE) == 1
     assert FUNCTIONS["exact"](Sample(["4", "5"], {"ground_truth": "4"})) == 0

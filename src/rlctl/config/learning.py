@@ -141,6 +141,8 @@ class SftData(Section):
     """JSONL of {"messages": [...]}; empty: generated for the first [[env]] as `rlctl sft-gen` does."""
     size: Positive = 3000
     """Training instances when generated."""
+    episodes: Positive = 1
+    """Demonstrations of each instance; they differ where several plans are optimal."""
     workers: Positive = 1
 
 

@@ -15,7 +15,7 @@ def lines(text: str) -> dict[Path, int]:
     found: dict[Path, int] = {}
     counts: dict[Path, int] = {}
     table: Path = ()
-    rows = text.splitlines()
+    rows = text.replace("\r\n", "\n").split("\n")  # TOML knows no other line ends
     at = 0
     while at < len(rows):
         start = at

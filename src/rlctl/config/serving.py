@@ -38,11 +38,17 @@ class Gateway(Section):
     port: Port = 0
     """0: a free one."""
     prompt_length: NonNegative = 0
-    """Longest prompt in tokens; longer is an error to the caller. 0: model.max_context - max_tokens."""
+    """Longest prompt in tokens; longer is an error to the caller. 0: model.max_context - 1."""
     response_length: NonNegative = 0
     """Default and upper bound of max_tokens per call. 0: rollout.max_tokens."""
     timeout_s: Seconds = 600.0
     """For one model call."""
+    session_timeout_s: Seconds = 3600.0
+    """A trajectory without a call for this long is closed as failed."""
+    max_waiting_steps: Positive = 20000
+    """Steps kept in memory while the pool does not answer; beyond that new calls get a 503."""
+    max_body_bytes: Positive = 16777216
+    """Longest request body; longer is a 413."""
 
 
 class Pool(Section):

@@ -10,7 +10,7 @@ from rlctl.config.base import Fraction, Positive, Section
 class FrozenLake(Section):
     """gymnasium's FrozenLake, in text."""
 
-    size: Positive = 4
+    size: int = Field(default=4, ge=2)
     """Side of the square lake."""
     p: Fraction = 0.8
     """Probability that a tile is frozen."""
@@ -24,11 +24,12 @@ class FrozenLake(Section):
 class Sokoban(Section):
     """gym-sokoban's rules, in text."""
 
-    rows: Positive = 6
-    cols: Positive = 6
+    rows: int = Field(default=6, ge=3)
+    """With the walls around it, as `cols`."""
+    cols: int = Field(default=6, ge=3)
     boxes: Positive = 1
     search_depth: Positive = 30
-    """Depth of the reverse play that makes a room."""
+    """Depth of the reverse play that makes a room: pulls and walks (ragen, ragen_v1); longest plan in moves (own)."""
     rooms: Literal["ragen", "ragen_v1", "own"] = "own"
     """own: fast generator; ragen: board for board as RAGEN of 2025-03 and later; ragen_v1: as RAGEN of 2025-02."""
     max_plan: int = Field(default=100, gt=0)

@@ -91,8 +91,8 @@ class Lease(msgspec.Struct):
 class State(msgspec.Struct):
     """The whole of it."""
 
-    version: int = 0
-    """Current policy version."""
+    version: int = -1
+    """Current policy version; -1 until the trainer announces one."""
     groups: dict[int, LiveGroup] = {}
     trajectories: dict[str, LiveTrajectory] = {}
     leases: dict[str, Lease] = {}

@@ -1,4 +1,8 @@
-"""The reward of a sample: `sum(weight * part)` over named parts. A part that fails makes a Score with its error."""
+"""The reward of a sample: `sum(weight * part)` over named parts. A part that fails makes a Score with its error.
+
+An environment's `format_penalty` is a part of its own, `format_penalty`, whatever the [reward] sections say: it is added here
+and nowhere else.
+"""
 
 import importlib
 import math
@@ -13,6 +17,9 @@ from rlctl.config.serving import Reward
 from rlctl.errors import ConfigError
 from rlctl.reward.functions import FUNCTIONS, WITHOUT_TEXT, RewardFunction, Sample
 from rlctl.wire.messages import Score
+
+PENALTY = "format_penalty"
+"""Key of Facts.extra, and name of the part."""
 
 
 @dataclass(frozen=True)
@@ -68,4 +75,7 @@ def score(uid: str, sample: Sample, combined: Sequence[Part]) -> Score:
         if not math.isfinite(value):
             return Score(uid, error=f"reward.{part.name}: returned {float(value)}")
         values[part.name] = float(value)
-    return Score(uid, math.fsum(part.weight * values[part.name] for part in combined), values)
+    total = math.fsum(part.weight * values[part.name] for part in combined)
+    if penalty := sample.facts.extra.get(PENALTY, 0.0):
+        return Score(uid, total + penalty, values | {PENALTY: penalty})
+    return Score(uid, total, values)

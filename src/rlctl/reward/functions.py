@@ -1,7 +1,6 @@
 """Rule rewards: pure functions `(Sample, **args) -> float`.
 
-env      facts.env_reward, the sum of the environment's rewards. An environment's `format_penalty` is already in it
-         (the environment adds it to the turn), and is applied nowhere else.
+env      facts.env_reward, the sum of the environment's rewards
 format   number of turns whose answer could not be read, to be given a negative weight
 exact    1 if the last response equals task[key] (spaces at the ends do not count), else 0
 numeric  1 if the number given as the answer equals the one in task[key], else 0

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from rlctl.errors import WireError
+from rlctl.errors import PeerRefused, WireError
 from rlctl.wire.messages import Refused, Reply, Request
 
 encode = msgspec.msgpack.Encoder().encode
@@ -40,7 +40,7 @@ def _dealer(url: str) -> Any:
 
 def _opened(reply: Reply) -> Reply:
     if isinstance(reply, Refused):
-        raise WireError(reply.reason)
+        raise PeerRefused(reply.reason)
     return reply
 
 

@@ -1,0 +1,1 @@
+"""What generates tokens: the embedded transformers engine and vLLM, behind the same HTTP face."""

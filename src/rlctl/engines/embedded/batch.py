@@ -1,0 +1,107 @@
+"""The running rows as arrays, so that a decode step touches no Python object per row unless something happens there."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from rlctl.engines.embedded.sampler import Settings
+from rlctl.engines.embedded.sequences import Sequence
+
+
+class Batch:
+    """Rows 0 .. size-1; a free row is a hole that is computed along and ignored, and filled first."""
+
+    def __init__(self, max_rows: int, seed: int) -> None:
+        self.rows: list[Sequence | None] = []
+        self.max_rows = max_rows
+        self.token = np.zeros(max_rows, np.int64)
+        """The last token of each row, whose KV is still to be computed."""
+        self.position = np.zeros(max_rows, np.int64)
+        """Where that token stands: tokens before it."""
+        self._temperature = np.ones(max_rows, np.float32)
+        self._top_p = np.ones(max_rows, np.float32)
+        self._top_k = np.zeros(max_rows, np.int64)
+        self._min_p = np.zeros(max_rows, np.float32)
+        self._filtered = np.zeros(max_rows, bool)
+        self._seeded: dict[int, np.random.Generator] = {}
+        self._draws = np.random.default_rng(seed)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return [sequence for sequence in self.rows if sequence is not None]
+
+    @property
+    def free(self) -> int:
+        """Rows that can be taken now."""
+        return self.max_rows - len(self.rows) + self.rows.count(None)
+
+    def join(self, sequence: Sequence) -> None:
+        """Give the sequence a row."""
+        if None in self.rows:
+            row = self.rows.index(None)
+            self.rows[row] = sequence
+        else:
+            row = len(self.rows)
+            self.rows.append(sequence)
+        sampling = sequence.sampling
+        sequence.row = row
+        self._temperature[row] = sampling.temperature
+        self._top_p[row] = sampling.top_p
+        self._top_k[row] = sampling.top_k
+        self._min_p[row] = sampling.min_p
+        self._filtered[row] = sampling.filtered
+        if sampling.seed is not None:
+            sequence.draws = sequence.draws or np.random.default_rng(sampling.seed)
+            self._seeded[row] = sequence.draws
+
+    def leave(self, sequence: Sequence) -> None:
+        """Free the sequence's row; holes at the end go."""
+        row, sequence.row = sequence.row, -1
+        self.rows[row] = None
+        self.token[row] = self.position[row] = 0
+        self._temperature[row] = 1.0
+        self._filtered[row] = False
+        self._seeded.pop(row, None)
+        while self.rows and self.rows[-1] is None:
+            self.rows.pop()
+
+    def settings(self, rows: np.ndarray, device: torch.device) -> Settings:
+        """Sampling settings of `rows [B]`."""
+
+        def moved(values: np.ndarray) -> torch.Tensor:
+            return torch.from_numpy(values[rows]).to(device)
+
+        cut = np.flatnonzero(self._filtered[rows])
+        return Settings(
+            moved(self._temperature),
+            moved(self._top_p),
+            moved(self._top_k),
+            moved(self._min_p),
+            torch.from_numpy(cut).to(device) if len(cut) else None,
+        )
+
+    def uniform(self, rows: np.ndarray) -> np.ndarray:
+        """One number in [0, 1) per row, float64 `[B]`; a row with a seed draws from its own stream."""
+        drawn = self._draws.random(len(rows))
+        if self._seeded:
+            for i, row in enumerate(rows):
+                if (own := self._seeded.get(int(row))) is not None:
+                    drawn[i] = own.random()
+        return drawn
+
+
+def padded_groups(pending: Iterable[tuple[Sequence, int]], budget: int) -> list[list[Sequence]]:
+    """Cut (sequence, new tokens) into groups whose padded size stays within `budget` tokens, similar lengths together.
+
+    A sequence that is longer than the budget on its own makes a group of one.
+    """
+    groups: list[list[Sequence]] = []
+    longest = 0
+    for sequence, tokens in sorted(pending, key=lambda item: -item[1]):
+        if groups and (len(groups[-1]) + 1) * longest <= budget and 2 * tokens >= longest:
+            groups[-1].append(sequence)
+        else:
+            groups.append([sequence])
+            longest = tokens
+    return groups

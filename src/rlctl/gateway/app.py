@@ -1,0 +1,112 @@
+"""The ASGI application: path -> route, faults -> responses, counts.
+
+POST /init_trajectory                                  POST /{traj}/{prompt}/v1/register_trajectory
+POST /generate  /submit_steps  /compute_reward         POST /{traj}/{prompt}/v1/complete_trajectory
+GET  /health  /ready  /metrics                         POST /{traj}/{prompt}/v1/chat/completions, completions
+                                                       GET  /{traj}/{prompt}/v1/models
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rlctl.errors import RlctlError
+from rlctl.gateway import report
+from rlctl.gateway.calls import Calls
+from rlctl.gateway.episode_routes import UID, EpisodeRoutes
+from rlctl.gateway.faults import Fault
+from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, failed, read_body, write
+from rlctl.gateway.model_routes import ModelRoutes
+from rlctl.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+Route = Callable[[Request], Awaitable[Response]]
+
+
+class App:
+    """Raw ASGI: about 20 µs a request before the route begins."""
+
+    def __init__(self, calls: Calls, models: ModelRoutes, episodes: EpisodeRoutes, max_body_bytes: int) -> None:
+        self.calls = calls
+        self.max_body_bytes = max_body_bytes
+        self.fixed: dict[str, tuple[str, Route]] = {
+            "/init_trajectory": ("POST", episodes.init),
+            "/generate": ("POST", episodes.generate),
+            "/submit_steps": ("POST", episodes.submit_steps),
+            "/compute_reward": ("POST", episodes.compute_reward),
+            "/health": ("GET", self.health),
+            "/ready": ("GET", self.ready),
+            "/metrics": ("GET", self.metrics),
+        }
+        self.based: dict[str, tuple[str, Route]] = {
+            "chat/completions": ("POST", models.chat),
+            "completions": ("POST", models.completions),
+            "models": ("GET", models.models),
+            "register_trajectory": ("POST", episodes.register),
+            "complete_trajectory": ("POST", episodes.complete),
+        }
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
+        name = "unknown"
+        try:
+            name, route, uid, prompt_uid = self._find(scope)
+            body = await read_body(scope, receive, self.max_body_bytes)
+            response = await route(Request(scope, body, receive, uid, prompt_uid))
+        except Fault as fault:
+            response = failed(fault)
+        except Exception:
+            log.exception("%s %s", scope["method"], scope["path"])
+            response = failed(Fault(500, "the gateway failed; its log says why", "internal_error"))
+        self.calls.counts.requests[name, response.status] += 1
+        await write(send, response)
+
+    def _find(self, scope: dict[str, Any]) -> tuple[str, Route, str, str]:
+        """Name of the route, the route, trajectory and prompt of the path; Fault 404 or 405."""
+        path, uid, prompt_uid = scope["path"], "", ""
+        found = self.fixed.get(path)
+        if found is None:
+            parts = path.split("/", 4)
+            if len(parts) == 5 and parts[3] == "v1" and UID.fullmatch(parts[1]) and UID.fullmatch(parts[2]):
+                _, uid, prompt_uid, _, path = parts
+                found = self.based.get(path)
+        if found is None:
+            raise Fault(404, f"no such path: {scope['path']}", "not_found")
+        method, route = found
+        if scope["method"] != method:
+            raise Fault(405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed")
+        return path, route, uid, prompt_uid
+
+    async def health(self, request: Request) -> Response:
+        return answer({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """200 when the tokenizer is loaded (it is, once we listen), the pool answers and an engine serves."""
+        parts = {
+            "tokenizer": True,
+            "pool": await self.calls.recorder.answers(),
+            "engine": any(engine.serving for engine in self.calls.upstream.router.engines),
+        }
+        engines = [
+            {"url": e.url, "up": e.serving, "policy_version": e.version} for e in self.calls.upstream.router.engines
+        ]
+        ready = all(parts.values())
+        return answer({"ready": ready, **parts, "engines": engines}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(report.prometheus(self.calls), kind=TEXT)
+
+
+async def write_rows(calls: Calls, metrics: Metrics, every_s: float) -> None:
+    """A row every `every_s`, and one at the end."""
+    started = time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(every_s)
+            metrics.write(**report.row(calls), up_s=round(time.monotonic() - started, 1))
+    finally:
+        metrics.write(**report.row(calls), up_s=round(time.monotonic() - started, 1))
+        metrics.close()

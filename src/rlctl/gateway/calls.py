@@ -1,0 +1,206 @@
+"""One model call, from a placed prompt to Steps on the pool's disk.
+
+    admit -> place (session) -> fit (limits) -> sample (engine) -> commit (session) -> submit (pool) -> outcome
+
+The call goes on when its client goes away: the tokens are paid for, the Step is kept, and the client's retry gets it.
+"""
+
+import asyncio
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rlctl.gateway.codec import Codec
+from rlctl.gateway.dialects import Limits, Sampled, Sampling, fitted
+from rlctl.gateway.faults import Fault
+from rlctl.gateway.record import Recorder
+from rlctl.gateway.sessions import Prompt, Session
+from rlctl.gateway.template import Message
+from rlctl.gateway.trajectories import Live, Trajectories
+from rlctl.gateway.upstream import Completion, Upstream
+from rlctl.wire.messages import Step
+
+Place = Callable[[Session], Prompt]
+Answered = Callable[[str], Message | None]
+"""Text of a response -> the message the client gets (None: the dialect has no messages)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An answered call, as the dialects need it."""
+
+    number: int
+    """step_index of the first choice."""
+    created: int
+    """Unix seconds."""
+    prompt: bytes
+    """int32 ids the engine saw."""
+    sampled: list[Sampled]
+    messages: list[Message]
+    acknowledged: asyncio.Future[None]
+    """Done when the pool has the Steps."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.prompt) // 4
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened, for /metrics and metrics/gateway.jsonl."""
+
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """By route and HTTP status."""
+    forks: Counter[str] = field(default_factory=Counter)
+    """Steps by fork reason."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("place", "engine", "pool"), 0.0))
+    """Wall seconds by phase: place (template and tokenizer), engine, pool."""
+    steps: int = 0
+    replays: int = 0
+    prompt_tokens: int = 0
+    encoded_tokens: int = 0
+    """Prompt tokens that had to be encoded; the others were known."""
+    response_tokens: int = 0
+
+
+class Calls:
+    """Runs model calls."""
+
+    def __init__(
+        self,
+        trajectories: Trajectories,
+        upstream: Upstream,
+        recorder: Recorder,
+        codec: Codec,
+        limits: Limits,
+        counts: Counts,
+        timeout_s: float,
+    ) -> None:
+        self.trajectories = trajectories
+        self.upstream = upstream
+        self.recorder = recorder
+        self.codec = codec
+        self.limits = limits
+        self.counts = counts
+        self.timeout_s = timeout_s
+
+    async def run(self, live: Live, place: Place, asked: Sampling, answered: Answered) -> Outcome:
+        """Sample and hand the Steps over (`kept` waits for the pool). Fault: there is no answer, and no Step."""
+        self.recorder.admit()
+        started = time.perf_counter()
+        session = live.session
+        prompt = place(session)
+        asked = fitted(asked, len(prompt.ids) // 4, self.limits)
+        placed = time.perf_counter()
+        self.counts.seconds["place"] += placed - started
+        first = session.reserve(prompt, asked.n)
+        live.running += 1
+        try:
+            completion = await self._sample(live, prompt, asked, first)
+            self.counts.seconds["engine"] += time.perf_counter() - placed
+            return self._commit(live, prompt, asked, first, completion, answered)
+        finally:
+            live.running -= 1
+            live.seen = time.monotonic()
+            if not live.running:
+                live.quiet.set()
+
+    async def kept(self, outcome: Outcome) -> None:
+        """Wait until the pool has the Steps; Fault 503 when that takes longer than a call may."""
+        started = time.perf_counter()
+        done, _ = await asyncio.wait([outcome.acknowledged], timeout=self.timeout_s)
+        self.counts.seconds["pool"] += time.perf_counter() - started
+        if not done:
+            raise Fault(503, "the pool does not answer; the step is kept, ask again", "pool_away", retry_after_s=2)
+        outcome.acknowledged.result()
+
+    async def _sample(self, live: Live, prompt: Prompt, asked: Sampling, first: int) -> Completion:
+        try:
+            completion = await self.upstream.complete(live.session.uid, prompt.ids, asked)
+            if len(completion.sampled) != asked.n:
+                raise Fault(
+                    502, f"{completion.engine} gave {len(completion.sampled)} of {asked.n} choices", "engine_protocol"
+                )
+            if asked.top_logprobs and any(one.top is None for one in completion.sampled):
+                raise Fault(
+                    400,
+                    f"top_logprobs: {completion.engine} does not give them",
+                    "unsupported_parameter",
+                    "top_logprobs",
+                )
+        except BaseException:
+            for hole in live.session.release(prompt, first, asked.n):
+                self._fill(live, prompt, asked, hole)
+            raise
+        return completion
+
+    def _commit(
+        self, live: Live, prompt: Prompt, asked: Sampling, first: int, completion: Completion, answered: Answered
+    ) -> Outcome:
+        texts = [self._text(one) for one in completion.sampled]
+        messages = [answered(text) for text in texts]
+        packed = [array("i", one.ids).tobytes() for one in completion.sampled]
+        shielded = [self.codec.shield(text) for text in texts]
+        live.session.commit(prompt, first, list(zip(packed, shielded, messages, strict=True)))
+        clean = [
+            one if one.text == text else Sampled(text, one.ids, one.logprobs, one.finish_reason, one.top)
+            for one, text in zip(completion.sampled, texts, strict=True)
+        ]
+        acknowledged = self._submit(live, prompt, asked, first, completion)
+        given = [message for message in messages if message is not None]
+        return Outcome(first, int(time.time()), prompt.ids, clean, given, acknowledged)
+
+    def _submit(
+        self, live: Live, prompt: Prompt, asked: Sampling, first: int, completion: Completion
+    ) -> asyncio.Future[None]:
+        steps = []
+        for offset, (one, versions) in enumerate(zip(completion.sampled, completion.versions, strict=True)):
+            reason = "choice" if offset else prompt.fork
+            if reason:
+                self.counts.forks[reason] += 1
+            self.counts.response_tokens += len(one.ids)
+            steps.append(
+                Step(
+                    trajectory_uid=live.session.uid,
+                    step_index=first + offset,
+                    prompt_ids=prompt.new,
+                    response_ids=array("i", one.ids).tobytes(),
+                    logprobs=array("f", one.logprobs).tobytes(),
+                    versions=versions,
+                    parent=prompt.parent.index if prompt.parent else -1,
+                    fork_reason=reason,
+                    finish_reason=one.finish_reason,
+                    temperature=asked.temperature,
+                    prompt_uid=live.session.prompt_uid,
+                    channel=live.channel,
+                    engine=completion.engine,
+                )
+            )
+        self.counts.prompt_tokens += len(prompt.ids) // 4
+        self.counts.encoded_tokens += len(prompt.new) // 4
+        return self._hand_over(live, steps)
+
+    def _fill(self, live: Live, prompt: Prompt, asked: Sampling, index: int) -> None:
+        """A failed call whose index a later one has passed leaves an empty Step, so that indices have no holes."""
+        parent = prompt.parent.index if prompt.parent else -1
+        step = Step(
+            live.session.uid, index, prompt.new, b"", b"", [], parent, "failed", "abort", asked.temperature,
+            live.session.prompt_uid, live.channel,
+        )  # fmt: skip
+        self.counts.forks["failed"] += 1
+        self._hand_over(live, [step])
+
+    def _hand_over(self, live: Live, steps: list[Step]) -> asyncio.Future[None]:
+        live.recorded += len(steps)
+        self.counts.steps += len(steps)
+        return self.recorder.submit(steps)
+
+    def _text(self, one: Sampled) -> str:
+        """The response's text without the end token, from the engine or decoded here."""
+        end = self.codec.special.get(one.ids[-1], "") if one.ids else ""
+        if not one.text and one.ids:
+            text = self.codec.decode(one.ids[:-1] if end else one.ids)
+            return text
+        return one.text.removesuffix(end) if end else one.text

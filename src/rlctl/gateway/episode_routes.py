@@ -1,0 +1,223 @@
+"""Our own routes: around an episode (init, register, complete) and for white-box agents (generate, submit_steps, ...)."""
+
+import asyncio
+import re
+import uuid
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+
+from rlctl.errors import PeerRefused
+from rlctl.gateway.calls import Calls
+from rlctl.gateway.dialects import Common, decode, fitted, sampling
+from rlctl.gateway.faults import Fault, bad, unsupported
+from rlctl.gateway.http import Request, Response, answer
+from rlctl.wire.arrays import pack_floats, pack_ids
+from rlctl.wire.messages import CompleteTrajectory, Facts, Step
+
+UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+"""What a trajectory or prompt uid looks like: it stands in URLs and file names."""
+
+
+class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /init_trajectory; all of it optional."""
+
+    trajectory_uid: str = ""
+    prompt_uid: str = ""
+    channel: str = ""
+    metadata: dict[str, Any] = {}
+
+
+class Register(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST register_trajectory."""
+
+    channel: str = "train"
+    metadata: dict[str, Any] | None = None
+
+
+class Complete(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST complete_trajectory."""
+
+    reward: float | None = None
+    channel: str = ""
+    """Empty: as registered."""
+    status: str = "complete"
+    facts: Facts = Facts()
+    error: str = ""
+
+
+class WhiteSampling(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`sampling_params` of POST /generate."""
+
+    logprobs: int | bool | None = None
+    """Log-probabilities of the sampled tokens always come back."""
+
+
+class Generate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /generate."""
+
+    prompt_ids: list[int]
+    sampling_params: WhiteSampling = WhiteSampling()
+    trajectory_uid: str = ""
+    """Keeps the calls of one episode on one engine."""
+    image_data: Any = None
+    video_data: Any = None
+
+
+class StepPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One step of POST /submit_steps."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+    trajectory_uid: str
+    prompt_uid: str
+    rollout_log_probs: list[float] | None = None
+    reward: float | None = None
+    step_index: int = 0
+    policy_version: int = 0
+    is_last: bool = False
+    metadata: dict[str, Any] | None = None
+    multi_modal_data: Any = None
+    routed_experts: Any = None
+
+
+class SubmitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    steps: list[StepPayload]
+
+
+_generate = msgspec.json.Decoder(Generate)
+
+
+class EpisodeRoutes:
+    """The routes that are ours, not OpenAI's."""
+
+    def __init__(self, calls: Calls, reward_url: str) -> None:
+        self.calls = calls
+        self.reward_url = reward_url.rstrip("/")
+
+    async def init(self, request: Request) -> Response:
+        body: Init = request.json(Init)
+        uid, prompt_uid = body.trajectory_uid or uuid.uuid4().hex, body.prompt_uid or uuid.uuid4().hex
+        for name, value in (("trajectory_uid", uid), ("prompt_uid", prompt_uid)):
+            if not UID.fullmatch(value):
+                raise bad(f"{name} must be 1 to 128 letters, digits or ._:- and not begin with a sign", name)
+        self.calls.trajectories.open(uid, prompt_uid)
+        self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
+        host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
+        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}/v1"
+        return answer({"trajectory_uid": uid, "prompt_uid": prompt_uid, "base_url": url})
+
+    async def register(self, request: Request) -> Response:
+        body: Register = request.json(Register)
+        self.calls.trajectories.register(request.uid, request.prompt_uid, body.channel, body.metadata or {})
+        return answer({"status": "ok"})
+
+    async def complete(self, request: Request) -> Response:
+        body: Complete = request.json(Complete)
+        if body.status not in ("complete", "failed"):
+            raise bad("status must be complete or failed", "status")
+        facts = msgspec.structs.replace(body.facts, error=body.error) if body.error else body.facts
+        message = CompleteTrajectory(request.uid, 0, body.status, facts, body.reward, request.prompt_uid, body.channel)
+        await self._end(request.uid, message)
+        return answer({"status": "ok"})
+
+    async def _end(self, uid: str, message: CompleteTrajectory) -> None:
+        try:
+            async with asyncio.timeout(self.calls.timeout_s):
+                await self.calls.trajectories.end(uid, message)
+        except PeerRefused as error:
+            raise Fault(409, f"the pool refused the end of {uid}: {error}", "pool_refused") from None
+        except TimeoutError:
+            text = "the pool does not answer; the end is kept and sent again"
+            raise Fault(503, text, "pool_away", retry_after_s=2) from None
+
+    async def generate(self, request: Request) -> Response:
+        """Token ids in, token ids out; nothing is recorded (see submit_steps)."""
+        calls = self.calls
+        body = decode(_generate, request.body)
+        if body.image_data or body.video_data:
+            raise unsupported("image_data/video_data", "this model takes text")
+        _check_ids(body.prompt_ids, calls.codec.vocabulary, "prompt_ids")
+        if not body.prompt_ids:
+            raise bad("prompt_ids must not be empty", "prompt_ids")
+        params = body.sampling_params
+        asked = sampling(params, calls.limits, params.max_tokens, max(0, int(params.logprobs or 0) - 1))
+        if asked.n > 1:
+            raise unsupported("n", "ask several times")
+        asked = fitted(asked, len(body.prompt_ids), calls.limits)
+        uid = body.trajectory_uid or uuid.uuid4().hex
+        try:
+            completion = await calls.upstream.complete(uid, pack_ids(body.prompt_ids), asked)
+        finally:
+            if not body.trajectory_uid:
+                calls.upstream.router.forget(uid)
+        one = completion.sampled[0]
+        result = {"token_ids": one.ids, "log_probs": one.logprobs, "stop_reason": one.finish_reason}
+        if one.top is not None and asked.top_logprobs:
+            result["top_logprobs"] = one.top
+        return answer({**result, "policy_versions": completion.versions[0]})
+
+    async def submit_steps(self, request: Request) -> Response:
+        """Steps that a white-box agent made itself with /generate."""
+        channel = _query(request).get("channel", "")
+        body: SubmitBody = request.json(SubmitBody)
+        steps = [self._step(one, channel, f"steps[{i}]") for i, one in enumerate(body.steps)]
+        self.calls.recorder.admit()
+        by_uid: dict[str, list[Step]] = defaultdict(list)
+        for step in steps:
+            by_uid[step.trajectory_uid].append(step)
+        fresh: list[Step] = []
+        for uid, own in by_uid.items():
+            live = self.calls.trajectories.open(uid, own[0].prompt_uid)
+            live.channel = live.channel or channel
+            for step in own:
+                if step.step_index not in live.submitted:
+                    fresh.append(step)
+                    live.submitted.add(step.step_index)
+                    live.recorded += 1
+        if fresh:
+            await self.calls.recorder.submit(fresh)
+        for one in body.steps:
+            if one.is_last:
+                await self._end(one.trajectory_uid, CompleteTrajectory(one.trajectory_uid, 0, channel=channel))
+        return answer({"accepted": len(fresh), "duplicate": len(steps) - len(fresh)})
+
+    def _step(self, one: StepPayload, channel: str, where: str) -> Step:
+        if one.multi_modal_data or one.routed_experts:
+            raise unsupported(where, "multi_modal_data and routed_experts are not trained")
+        if one.rollout_log_probs is None or len(one.rollout_log_probs) != len(one.response_ids):
+            raise bad(f"{where}.rollout_log_probs must have one value per response id (from /generate)", where)
+        if one.step_index < 0 or not UID.fullmatch(one.trajectory_uid) or not UID.fullmatch(one.prompt_uid):
+            raise bad(f"{where} needs trajectory_uid, prompt_uid and a step_index of 0 or more", where)
+        _check_ids(one.prompt_ids, self.calls.codec.vocabulary, f"{where}.prompt_ids")
+        _check_ids(one.response_ids, self.calls.codec.vocabulary, f"{where}.response_ids")
+        size = len(one.response_ids)
+        return Step(
+            one.trajectory_uid,
+            one.step_index,
+            pack_ids(one.prompt_ids),
+            pack_ids(one.response_ids),
+            pack_floats(one.rollout_log_probs),
+            [(one.policy_version, size)] if size else [],
+            prompt_uid=one.prompt_uid,
+            channel=channel,
+            reward=one.reward,
+            fork_reason="white_box" if one.step_index else "",
+        )
+
+    async def compute_reward(self, request: Request) -> Response:
+        if not self.reward_url:
+            raise Fault(503, "no reward service: start the gateway with --reward http://HOST:PORT", "no_reward_service")
+        status, body = await self.calls.upstream.post(f"{self.reward_url}/score", request.body)
+        return Response(body, status)
+
+
+def _check_ids(ids: list[int], vocabulary: int, where: str) -> None:
+    if any(not 0 <= i < vocabulary for i in ids):
+        raise bad(f"{where}: token ids must be from 0 to {vocabulary - 1}", where)
+
+
+def _query(request: Request) -> dict[str, str]:
+    text = request.scope.get("query_string", b"").decode("latin-1")
+    return dict(pair.partition("=")[::2] for pair in text.split("&") if pair)

@@ -1,0 +1,152 @@
+"""`rlctl gateway`: the process.
+
+    agent --HTTP--> app --> route --> calls --> session (exact prompt) --> upstream --HTTP--> engine
+                                        |
+                                        +--> recorder --ZeroMQ--> pool      (reply only after its acknowledgement)
+
+Beside it run: engine health checks, the recorder's sending loop, the sweep of silent trajectories, the metrics rows.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from rlctl.config.root import Config
+from rlctl.errors import ConfigError
+from rlctl.gateway import folder
+from rlctl.gateway.app import App, write_rows
+from rlctl.gateway.calls import Calls, Counts
+from rlctl.gateway.codec import Codec
+from rlctl.gateway.dialects import Limits
+from rlctl.gateway.episode_routes import EpisodeRoutes
+from rlctl.gateway.model_routes import ModelRoutes
+from rlctl.gateway.record import Recorder
+from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.trajectories import Trajectories
+from rlctl.gateway.upstream import Upstream
+from rlctl.telemetry import logs, process
+from rlctl.telemetry.metrics import Metrics
+from rlctl.wire.sockets import Ask
+
+log = logging.getLogger(__name__)
+ROW_EVERY_S = 5.0
+SWEEP_EVERY_S = 5.0
+
+
+def main(config: Config, tokenizer_path: str = "", reward_url: str = "") -> None:
+    """Run until SIGTERM."""
+    logs.setup("gateway")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    files = folder.read(tokenizer_path or config.model_dir, config.model.revision)
+    if not config.engine.urls:
+        raise ConfigError("engine.urls is empty: give the gateway its engines (--engines HOST:PORT,...)")
+    listener = listen(config.gateway.host, config.gateway.port)
+    with asyncio.Runner(loop_factory=_loop) as runner:
+        runner.run(process.until_signal(serve(config, files, reward_url, listener)))
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; ConfigError when the address is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"gateway: cannot listen on {host}:{port}: {error.strerror}; set gateway.port") from None
+    return listener
+
+
+def limits(config: Config) -> Limits:
+    return Limits(
+        config.rollout.temperature,
+        config.rollout.top_p,
+        config.response_length,
+        config.prompt_length,
+        config.model.max_context,
+    )
+
+
+async def serve(config: Config, files: folder.ModelFiles, reward_url: str, listener: socket.socket) -> None:
+    """Everything that runs in the event loop, until cancelled."""
+    settings = config.gateway
+    ask = Ask(config.pool_url, retry_s=1.0)
+    recorder = Recorder(ask, settings.max_waiting_steps)
+    upstream = Upstream(config.engine.urls, settings.timeout_s)
+    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
+    calls = Calls(
+        trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s
+    )
+    template = ChatTemplate(files.chat_template, files.special_tokens)
+    app = App(calls, ModelRoutes(calls, template), EpisodeRoutes(calls, reward_url), settings.max_body_bytes)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    url = f"http://{settings.host}:{listener.getsockname()[1]}"
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(recorder.run())
+            tasks.create_task(upstream.watch())
+            tasks.create_task(trajectories.sweep(SWEEP_EVERY_S))
+            tasks.create_task(write_rows(calls, Metrics(config.run_dir, "gateway"), ROW_EVERY_S))
+            tasks.create_task(_announce(server, config, url))
+            await server.run_on(listener)
+    finally:
+        await upstream.close()
+        ask.close()
+
+
+async def _announce(server: "_Server", config: Config, url: str) -> None:
+    await server.listening.wait()
+    log.info("serving on %s", url)
+    process.announce(config.run_dir, "gateway", url)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside our own signal handling: cancelling `run_on` is what stops it."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def run_on(self, listener: socket.socket) -> None:
+        serving = asyncio.create_task(self.serve(sockets=[listener]))
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self.should_exit = True
+            await serving
+            raise

@@ -1,0 +1,166 @@
+"""Calls to the engines: keep-alive connections, another engine when one dies mid-request, health checks."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import aiohttp
+import msgspec
+
+from rlctl.errors import WireError
+from rlctl.gateway import engine_api
+from rlctl.gateway.dialects import Sampled, Sampling
+from rlctl.gateway.faults import Fault
+from rlctl.gateway.routing import Engine, Router
+
+log = logging.getLogger(__name__)
+HEALTH_EVERY_S = 2.0
+CONNECT_S = 5.0
+PAUSE_S = 0.2
+"""Before an engine is tried a second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one engine answered."""
+
+    sampled: list[Sampled]
+    versions: list[engine_api.Versions]
+    engine: str
+
+
+class Upstream:
+    """The engines. One per process; needs a running event loop."""
+
+    def __init__(self, urls: list[str], timeout_s: float) -> None:
+        self.router = Router(urls)
+        self.retries = 0
+        self._timeout_s = timeout_s
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def complete(self, uid: str, prompt: bytes, asked: Sampling) -> Completion:
+        """Sample; every engine is tried, and after a pause one of them again. Fault when none can."""
+        body = engine_api.body(prompt, asked)
+        failed: list[Engine] = []
+        last: Fault | None = None
+        for attempt in range(len(self.router.engines) + 1):
+            engine = self.router.choose(uid, failed)
+            if engine is None:
+                await asyncio.sleep(PAUSE_S)
+                engine = self.router.choose(uid)
+            if engine is None:
+                break
+            self.retries += attempt > 0
+            try:
+                return await self._once(engine, uid, body)
+            except Fault as fault:
+                if fault.status < 429:
+                    raise
+                last = fault
+                failed.append(engine)
+        raise last or Fault(503, "no engine is serving; try again", "no_engine", retry_after_s=1)
+
+    async def _once(self, engine: Engine, uid: str, body: bytes) -> Completion:
+        engine.running += 1
+        try:
+            async with self._http.post(
+                f"{engine.url}/v1/completions",
+                data=body,
+                headers={"content-type": "application/json", "x-session-id": uid},
+            ) as response:
+                data = await response.read()
+                if response.status != 200:
+                    raise _relayed(engine, response.status, data, response.headers.get("retry-after"))
+                header = response.headers.get("x-policy-versions")
+            return _completion(engine, data, header)
+        except aiohttp.ServerTimeoutError as error:
+            self._down(engine, str(error))
+            raise Fault(502, f"{engine.url} cannot be reached: {error}", "engine_died") from None
+        except TimeoutError:
+            raise Fault(504, f"{engine.url} did not answer within {self._timeout_s:g} s", "engine_timeout") from None
+        except (aiohttp.ClientError, OSError) as error:
+            self._down(engine, str(error) or type(error).__name__)
+            raise Fault(502, f"{engine.url} died during the call: {error}", "engine_died") from None
+        except WireError as error:
+            raise Fault(502, str(error), "engine_protocol") from None
+        finally:
+            engine.running -= 1
+
+    def _down(self, engine: Engine, why: str) -> None:
+        engine.failures += 1
+        if engine.up:
+            log.warning("engine %s is down: %s", engine.url, why)
+        engine.up = engine.serving = False
+
+    async def watch(self) -> None:
+        """Health checks until cancelled."""
+        while True:
+            await asyncio.gather(*(self.check(engine) for engine in self.router.engines))
+            await asyncio.sleep(HEALTH_EVERY_S)
+
+    async def check(self, engine: Engine) -> None:
+        """One health check; also learns the policy version (an outside vLLM has no /policy: version 0)."""
+        limit = aiohttp.ClientTimeout(total=5.0)
+        try:
+            async with self._http.get(f"{engine.url}/health", timeout=limit) as response:
+                healthy = response.status == 200
+            async with self._http.get(f"{engine.url}/policy", timeout=limit) as response:
+                if response.status == 200:
+                    engine.version = int(msgspec.json.decode(await response.read())["version"])
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._down(engine, str(error) or type(error).__name__)
+            return
+        if healthy and not engine.serving:
+            log.info("engine %s serves policy version %d", engine.url, engine.version)
+        engine.up = engine.serving = healthy
+
+    async def post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        """Pass a JSON body on to another service (rewards); Fault 502 when it does not answer."""
+        try:
+            async with self._http.post(url, data=body, headers={"content-type": "application/json"}) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Fault(502, f"{url} did not answer: {error or type(error).__name__}", "service_away") from None
+
+    async def close(self) -> None:
+        await self._http.close()
+
+
+def _completion(engine: Engine, data: bytes, header: str | None) -> Completion:
+    sampled = engine_api.choices(data, engine.url)
+    if any(one.finish_reason == "abort" for one in sampled):
+        raise Fault(503, f"{engine.url} aborted the call", "engine_aborted", retry_after_s=1)
+    versions = engine_api.versions(header, [len(one.ids) for one in sampled], engine.version)
+    return Completion(sampled, versions, engine.url)
+
+
+class _EngineError(msgspec.Struct):
+    message: str = ""
+    code: str | int | None = None
+    param: str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _EngineError
+
+
+def _relayed(engine: Engine, status: int, data: bytes, retry_after: str | None) -> Fault:
+    """An engine's error as the client's: its 4xx is a 400 with the engine's words, its 5xx a 502."""
+    try:
+        error = msgspec.json.decode(data, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        error = _EngineError(data[:500].decode("utf-8", "replace"))
+    text = f"{engine.url}: {error.message}"
+    if status in (429, 503):
+        return Fault(
+            status, text, "engine_busy", retry_after_s=int(retry_after or 1) if (retry_after or "1").isdigit() else 1
+        )
+    if status >= 500:
+        return Fault(502, text, "engine_error")
+    long = "context length" in error.message or error.code == "context_length_exceeded"
+    return Fault(400, text, "context_length_exceeded" if long else "engine_refused", error.param or "")

@@ -1,0 +1,47 @@
+"""What a run needs before any process serves: the tiny model, and demonstrations for the warm start.
+
+Each is made once, and gets its name when it is whole, so an interrupted run never leaves half of one.
+"""
+
+import logging
+import shutil
+from pathlib import Path
+
+from rlctl.config import Config
+from rlctl.telemetry import logs
+from rlctl.up.plan import builds_model, generates_demonstrations
+
+log = logging.getLogger(__name__)
+
+
+def main(config: Config) -> None:
+    logs.setup("prepare")
+    if builds_model(config):
+        model(config, config.run_dir / "model")
+    if generates_demonstrations(config):
+        demonstrations(config, config.run_dir / "sft")
+
+
+def model(config: Config, folder: Path) -> None:
+    """Build the model that `model.init` describes, unless it is there."""
+    if folder.is_dir():
+        return
+    from rlctl.models.tiny import build_tiny
+
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    if unfinished.exists():
+        shutil.rmtree(unfinished)
+    build_tiny(unfinished, config.model.tiny, config.model.max_context, config.run.seed)
+    unfinished.rename(folder)
+    log.info("built the model in %s", folder)
+
+
+def demonstrations(config: Config, folder: Path) -> None:
+    """Optimal demonstrations of the first [[env]], as `rlctl sft-gen` makes them, unless they are there."""
+    if (folder / "train.jsonl").is_file():
+        return
+    from rlctl.sftgen.main import generate
+
+    env, data = config.env[0], config.sft.data
+    summary = generate(env, folder, data.size, 0, env.seed, workers=data.workers, episodes=data.episodes)
+    log.info("wrote %s demonstrations to %s", summary["written"], folder)

@@ -1,0 +1,90 @@
+"""The report at the end of a run: `summary.json`, a picture, and a page on the terminal."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rlctl.up import curve, summary
+from rlctl.up.progress import duration
+
+Json = dict[str, Any]
+
+
+def report(run_dir: Path) -> Json:
+    """Write `summary.json` and `report/curve.png` (where matplotlib is installed); returns the summary."""
+    written = summary.write(run_dir)
+    if importlib.util.find_spec("matplotlib"):
+        curve.draw(run_dir, written["eval"], title(written), run_dir / "report" / "curve.png")
+    return written
+
+
+def title(written: Json) -> str:
+    return f"{written['name']}: {written['steps']} training steps"
+
+
+def show(console: Console, run_dir: Path, written: Json) -> None:
+    """The page for people."""
+    console.print()
+    console.print(
+        f"[bold]{written['name']}[/bold]  {written['status']}, {written['steps']} of {written['steps_wanted']} steps, "
+        f"policy version {written['policy_version']}, {duration(written['wall_s'])}",
+        highlight=False,
+    )
+    if written["eval"]:
+        console.print(evaluations(written["eval"]))
+    if written["phases"]:
+        console.print(times(written["phases"], written["wall_s"]))
+    console.print(outcomes(written["samples"]), highlight=False, soft_wrap=True)
+    console.print(f"run directory  {run_dir}", highlight=False, soft_wrap=True)
+    if written["checkpoint"]:
+        console.print(f"checkpoint     {written['checkpoint']}", highlight=False, soft_wrap=True)
+    if (picture := run_dir / "report" / "curve.png").exists():
+        console.print(f"curve          {picture}", highlight=False, soft_wrap=True)
+
+
+def evaluations(rows: list[Json]) -> Table:
+    """Before and after, with standard errors, between floor and ceiling."""
+    table = Table(title="success on held-out instances", title_justify="left", title_style="bold", box=None)
+    for name in ("eval", "temperature", "episodes", "floor", "before", "after", "change", "ceiling"):
+        table.add_column(name, justify="left" if name == "eval" else "right")
+    for key in dict.fromkeys((row["env"], row["name"]) for row in rows):
+        series = [row for row in rows if (row["env"], row["name"]) == key]
+        first, last = series[0], series[-1]
+        change = 100 * (last["success_rate"] - first["success_rate"])
+        table.add_row(
+            "/".join(key),
+            f"{first['temperature']:g}" if first["temperature"] else "greedy",
+            str(last["episodes"]),
+            _percent(last["floor"]),
+            f"{first['success_rate']:.1%} ± {first['success_se']:.1%}",
+            f"{last['success_rate']:.1%} ± {last['success_se']:.1%} (step {last['step']})",
+            f"{change:+.1f} points" if len(series) > 1 else "",
+            _percent(last["ceiling"]),
+        )
+    return table
+
+
+def times(phases: dict[str, Json], wall_s: float) -> Table:
+    """CPU and wall seconds by phase, the trainer's own parts below it."""
+    table = Table(title=f"time by phase ({wall_s:.0f} s)", title_justify="left", title_style="bold", box=None)
+    for name in ("phase", "CPU s", "share of CPU", "wall s"):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    total = sum(phase["cpu_s"] for phase in phases.values()) or 1.0
+    for name, phase in phases.items():
+        table.add_row(name, f"{phase['cpu_s']:.1f}", f"{phase['cpu_s'] / total:.0%}", f"{phase['wall_s']:.1f}")
+        for part, value in phase.get("parts", {}).items():
+            table.add_row(f"  {part}", f"{value['cpu_s']:.1f}", "", f"{value['wall_s']:.1f}", style="dim")
+    return table
+
+
+def outcomes(samples: Json) -> str:
+    """ "1024 samples created = 900 trained + 124 stale"."""
+    parts = [f"{count} {name}" for name, count in samples.items() if name != "created" and count]
+    return f"samples        {samples['created']} created" + (f" = {' + '.join(parts)}" if parts else "")
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"

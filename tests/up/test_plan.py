@@ -1,0 +1,167 @@
+"""Configuration -> processes; devices; what is checked before anything starts."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlctl.config import Config, load
+from rlctl.errors import ConfigError
+from rlctl.up import checks, devices
+from rlctl.up.devices import Split
+from rlctl.up.plan import Ports, ProcessSpec, plan
+
+PORTS = Ports(pool=1001, gateway=1002, rollout=1003, engines=(1004, 1005), sft=1006, train=1007)
+RUN = Path("/runs/x")
+
+
+def config(*overrides: str) -> Config:
+    return load([], ['model.init="tiny"', 'env=[{name="frozenlake"}]', *overrides], environ={}).config
+
+
+def planned(*overrides: str, only: tuple[str, ...] = (), gpus: Split | None = None) -> dict[str, ProcessSpec]:
+    made = config(*overrides)
+    none = Split(engines=((),) * made.engine.replicas, train=())
+    return {spec.name: spec for spec in plan(made, RUN, PORTS, gpus or none, only)}
+
+
+def test_the_order_is_that_of_readiness() -> None:
+    specs = planned("engine.replicas=2", "sft.max_steps=10")
+    assert list(specs) == ["prepare", "pool", "engine-0", "engine-1", "gateway", "reward", "rollout", "sft", "train"]
+    for i, spec in enumerate(specs.values()):
+        assert set(spec.needs) <= set(list(specs)[:i])
+    assert [name for name, spec in specs.items() if spec.ends_run] == ["train"]
+
+
+def test_without_a_tiny_model_and_warm_start_there_is_nothing_to_prepare() -> None:
+    assert list(planned('model.init=""', "model.path=some/model")) == [
+        *("pool", "engine-0", "gateway", "reward", "rollout", "train")
+    ]
+
+
+def test_processes_are_this_interpreter_and_trainers_run_under_torchrun() -> None:
+    specs = planned("train.processes=2", "sft.max_steps=1")
+    tail = ("--config", "/runs/x/resolved.toml")
+    assert specs["pool"].argv == (sys.executable, "-m", "rlctl", "pool", *tail)
+    assert specs["engine-0"].argv == (sys.executable, "-m", "rlctl", "engine", *tail, "--index", "0")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1")
+    assert specs["train"].argv == (*torchrun, "--master-port", "1007", "-m", "rlctl", "train", *tail)
+    assert specs["sft"].argv == (*torchrun, "--master-port", "1006", "-m", "rlctl", "sft", *tail)
+
+
+def test_the_environment_makes_every_derived_address_right() -> None:
+    specs = planned("engine.replicas=2", "engine.threads=3")
+    environment = specs["gateway"].env
+    child = load([], ['model.init="tiny"', "rollout.max_tokens=8"], environ=environment).config
+    assert child.pool_url == "tcp://127.0.0.1:1001"
+    assert child.gateway_url == "http://127.0.0.1:1002"
+    assert child.rollout_url == "tcp://127.0.0.1:1003"
+    assert child.engine.urls == ["http://127.0.0.1:1004", "http://127.0.0.1:1005"]
+    assert child.run_dir == RUN
+    assert environment["OMP_NUM_THREADS"] == "1"
+    assert specs["engine-1"].env["OMP_NUM_THREADS"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in environment
+
+
+def test_what_runs_elsewhere_is_not_started() -> None:
+    specs = planned('engine.urls=["http://10.0.0.5:8001"]', 'pool.url="tcp://10.0.0.6:7001"')
+    assert list(specs) == ["prepare", "gateway", "reward", "rollout", "train"]
+    assert specs["gateway"].env["RLCTL__ENGINE__URLS"] == '["http://10.0.0.5:8001"]'
+
+
+def test_only_a_subset_waits_only_for_itself() -> None:
+    specs = planned("engine.replicas=2", only=("pool", "engine", "gateway"))
+    assert list(specs) == ["pool", "engine-0", "engine-1", "gateway"]
+    assert specs["gateway"].needs == ("pool", "engine-0", "engine-1")
+    with pytest.raises(ConfigError, match="did you mean 'gateway'"):
+        planned(only=("gatway",))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "engines", "train"),
+    [
+        ((), (), ((),), ()),
+        (("deploy.device=cpu",), (0, 1), ((),), ()),
+        ((), (0,), ((0,),), (0,)),
+        ((), (0, 1), ((0,),), (1,)),
+        (("train.processes=2", "engine.replicas=2"), (0, 1, 2, 3), ((0,), (1,)), (2, 3)),
+        (("train.processes=2", "engine.replicas=2"), (0, 1), ((0,), (1,)), (0, 1)),
+        (("engine.vllm={tensor_parallel_size=2}",), (0, 1, 2), ((0, 1),), (2,)),
+        (("deploy.train_gpus=[0]",), (0, 1, 2), ((1,),), (0,)),
+        (("deploy.engine_gpus=[2]",), (0, 1, 2), ((2,),), (1,)),
+    ],
+)
+def test_gpus_are_split_and_shared_only_where_they_are_too_few(
+    overrides: tuple[str, ...], gpus: tuple[int, ...], engines: tuple[tuple[int, ...], ...], train: tuple[int, ...]
+) -> None:
+    assert devices.split(config(*overrides), gpus) == Split(engines, train)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "message"),
+    [
+        (("deploy.device=cuda",), (), "there is no GPU"),
+        (("train.processes=4",), (0, 1), "need a GPU each"),
+        (("deploy.train_gpus=[7]",), (0, 1), r"GPU \[7\] is not among the visible ones"),
+        (("engine.vllm={tensor_parallel_size=4}",), (0, 1), "tensor_parallel_size = 4"),
+    ],
+)
+def test_a_split_that_does_not_fit_is_refused(overrides: tuple[str, ...], gpus: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        devices.split(config(*overrides), gpus)
+
+
+def test_each_process_sees_its_own_gpus_only() -> None:
+    specs = planned(gpus=Split(engines=((0,),), train=(1,)))
+    seen = {name: spec.env["CUDA_VISIBLE_DEVICES"] for name, spec in specs.items()}
+    assert seen["engine-0"] == "0"
+    assert seen["train"] == "1"
+    assert seen["pool"] == seen["gateway"] == ""
+
+
+def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.toml"
+    (tmp_path / "models" / "good").mkdir(parents=True)
+    (tmp_path / "models" / "good" / "config.json").write_text("{}")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        preset.write_text(
+            f'[model]\npath = "{tmp_path}/models/goood"\n\n[pool]\nport = {port}\n\n[[env]]\nname = "sokoban"\n'
+        )
+        loaded = load([preset], environ={})
+        specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
+        with pytest.raises(ConfigError) as caught:
+            checks.check(loaded, specs, hub=lambda model, revision: None)
+    assert caught.value.problems == [
+        f"{preset}:5: pool.port: {port} is in use on 127.0.0.1; 0 picks a free one",
+        f"{preset}:2: model.path: {tmp_path}/models/goood is not there; did you mean {tmp_path}/models/good?",
+    ]
+
+
+def test_a_model_id_is_asked_for_at_the_hub_and_a_folder_without_config_is_none(tmp_path: Path) -> None:
+    def problems(path: str) -> str:
+        loaded = load([], [f'model.path="{path}"', 'env=[{name="sokoban"}]'], environ={})
+        with pytest.raises(ConfigError) as caught:
+            checks.check(loaded, [], hub=lambda model, revision: f"no {model} there")
+        return str(caught.value)
+
+    assert problems("Qwen/Nothing").endswith("as a Hugging Face id: no Qwen/Nothing there")
+    assert problems(str(tmp_path)).endswith(f"{tmp_path} has no config.json, so it is no Hugging Face model folder")
+
+
+def test_torchrun_runs_rlctl_as_a_module(tmp_path: Path) -> None:
+    argv = planned()["train"].argv
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    cut = argv.index("rlctl")
+    command = [*argv[:cut], "rlctl", "config", "show", "frozenlake-cpu", "--json"]
+    command[command.index("1007")] = port
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["run"]["name"] == "frozenlake-cpu"

@@ -1,0 +1,141 @@
+"""Summary, report and picture, from files as the components write them."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rlctl.config import load
+from rlctl.up import curve, report
+from rlctl.up.snapshot import folded, seconds_per_step, snapshot, throughput
+from rlctl.up.summary import summarize
+
+STEPS = 80
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def evaluation(step: int, name: str, rate: float, temperature: float) -> dict[str, Any]:
+    return {
+        **{"t": 1000.0 + 5 * step, "step": step, "env": "frozenlake", "name": name, "temperature": temperature},
+        **{"episodes": 256, "success_rate": rate, "success_se": math.sqrt(rate * (1 - rate) / 256)},
+        **{"mean_reward": rate - 0.05, "floor": 0.137, "ceiling": 1.0, "policy_version": step, "seconds": 2.0},
+    }
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A finished run of 80 steps whose success rises from 40% to 78%."""
+    dice = random.Random(1)
+    folder = tmp_path / "run"
+    rise = [0.4 + 0.4 * (1 - math.exp(-step / 30)) for step in range(STEPS + 1)]
+    train = [
+        {
+            **{"t": 1000.0 + 5 * step, "step": step, "policy_version": step, "tokens": 4000, "loss": 0.01},
+            **{"reward_mean": rise[step] - 0.1 + dice.gauss(0, 0.05), "success": rise[step] + dice.gauss(0, 0.04)},
+            **{"staleness_mean": 0.5, "train_s": 2.0, "train_cpu_s": 1.9, "wait_s": 1.5, "wait_cpu_s": 0.01},
+        }
+        for step in range(1, STEPS + 1)
+    ]
+    write(folder / "metrics" / "train.jsonl", train)
+    evals = [evaluation(step, "val", rise[step], 1.0) for step in range(0, STEPS + 1, 20)]
+    evals += [evaluation(step, "val-greedy", min(1.0, rise[step] + 0.08), 0.0) for step in range(0, STEPS + 1, 20)]
+    write(folder / "metrics" / "eval.jsonl", sorted(evals, key=lambda row: row["step"]))
+    pool = {"train.created": 21000, "train.trained": 15000, "train.stale": 1000, "train.zero_variance": 4480}
+    write(
+        folder / "metrics" / "pool.jsonl", [{"t": 1.0}, {"t": 2.0, **pool, "policy_version": STEPS, "queue_ready": 3}]
+    )
+    cpu = {"cpu.pool": 20.0, "cpu.engine-0": 150.0, "cpu.rollout": 60.0, "cpu.gateway": 55.0, "cpu.train": 160.0}
+    wall = {name.replace("cpu", "wall"): 400.0 for name in cpu}
+    write(folder / "metrics" / "up.jsonl", [{"t": 1.0, **cpu, **wall}])
+    (folder / "checkpoints" / "step_40").mkdir(parents=True)
+    (folder / "checkpoints" / "step_80").mkdir()
+    life = {"pid": 1, "status": "ok", "error": "", "name": "frozenlake-cpu", "steps": STEPS, "started": 0.0}
+    (folder / "up.json").write_text(json.dumps(life | {"wall_s": 412.0}))
+    return folder
+
+
+def test_the_summary_has_what_was_promised(run_dir: Path) -> None:
+    summary = summarize(run_dir)
+    assert summary["status"] == "ok"
+    assert (summary["steps"], summary["policy_version"], summary["wall_s"]) == (80, 80, 412.0)
+    assert summary["checkpoint"] == str(run_dir / "checkpoints" / "step_80")
+    assert summary["tokens"] == {"trained": 320_000}
+    first = summary["eval"][0]
+    assert (first["step"], first["env"], first["episodes"], first["success_rate"]) == (0, "frozenlake", 256, 0.4)
+    assert {"mean_reward", "success_se", "floor", "ceiling", "name", "temperature"} <= set(first)
+    assert [row["step"] for row in summary["eval"]] == sorted(row["step"] for row in summary["eval"])
+
+
+def test_every_sample_is_counted_once_and_the_rest_is_open(run_dir: Path) -> None:
+    samples = summarize(run_dir)["samples"]
+    assert samples["open"] == 21000 - 15000 - 1000 - 4480
+    assert samples["created"] == sum(count for name, count in samples.items() if name != "created")
+
+
+def test_phases_have_their_names_and_the_trainer_its_parts(run_dir: Path) -> None:
+    phases = summarize(run_dir)["phases"]
+    assert set(phases) == {"pool", "engine", "agent", "gateway", "trainer"}
+    assert phases["agent"] == {"cpu_s": 60.0, "wall_s": 400.0}
+    assert phases["trainer"]["parts"]["wait"] == {"cpu_s": 0.8, "wall_s": 120.0}
+
+
+def test_a_run_without_any_metrics_still_has_a_summary(tmp_path: Path) -> None:
+    summary = summarize(tmp_path)
+    assert (summary["status"], summary["steps"], summary["eval"], summary["checkpoint"]) == ("unknown", 0, [], None)
+    assert summary["samples"]["created"] == 0
+
+
+def test_a_run_whose_supervisor_is_gone_is_killed_not_running(run_dir: Path) -> None:
+    life = json.loads((run_dir / "up.json").read_text()) | {"status": "running", "pid": 2**22 + 1, "started": 1000.0}
+    (run_dir / "up.json").write_text(json.dumps(life | {"wall_s": 0.0}))
+    summary = summarize(run_dir)
+    assert summary["status"] == "killed"
+    assert summary["wall_s"] == 400.0  # to the last metrics row
+
+
+def test_a_counter_that_starts_anew_is_folded() -> None:
+    assert folded([{"x": 1}, {"x": 5}, {}, {"x": 2}, {"x": 3}], "x") == 8
+
+
+def test_the_page_shows_rates_with_error_floor_ceiling_and_the_picture_is_drawn(run_dir: Path) -> None:
+    written = report.report(run_dir)
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    report.show(console, run_dir, written)
+    page = console.export_text()
+    assert "40.0% ± 3.1%" in page
+    assert "77.2% ± 2.6% (step 80)" in page
+    assert "+37.2 points" in page
+    assert "13.7%" in page and "100.0%" in page
+    assert "greedy" in page
+    assert "21000 created = 15000 trained + 1000 stale + 4480 zero_variance + 520 open" in page
+    picture = (run_dir / "report" / "curve.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 20_000
+
+
+def test_nothing_to_draw_draws_nothing(tmp_path: Path) -> None:
+    assert curve.draw(tmp_path, [], "empty", tmp_path / "curve.png") is None
+    assert not (tmp_path / "curve.png").exists()
+
+
+def test_smoothing_has_no_bias_at_its_start() -> None:
+    assert curve.smoothed([3.0, 3.0, 3.0]) == pytest.approx([3.0, 3.0, 3.0])
+    assert curve.smoothed([0.0, 1.0], weight=0.5) == pytest.approx([0.0, 2 / 3])
+
+
+def test_a_snapshot_knows_pace_and_time_left() -> None:
+    config = load([], ['model.init="tiny"', "run.steps=100"], environ={}).config
+    rows = [{"t": 10.0 * step, "step": step, "tokens": 500, "reward_mean": 0.5, "success": 0.6} for step in (1, 2, 3)]
+    assert seconds_per_step(rows) == 10.0
+    assert throughput(rows) == 50.0
+    pool = [{"queue_ready": 4.0, "policy_version": 3.0}]
+    moment = snapshot(config, {"sft": [], "train": rows, "pool": pool, "eval": []}, {"sft": "done", "train": "ready"})
+    assert (moment.stage, moment.step, moment.eta_s, moment.queue, moment.version) == ("train", 3, 970.0, 4, 3)
+    assert snapshot(config, {"sft": [], "train": [], "pool": [], "eval": []}, {"pool": "starting"}).stage == "start"
