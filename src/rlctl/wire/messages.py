@@ -176,7 +176,7 @@ class SubmitScores(Message, frozen=True):
 
 
 class FetchBatch(Message, frozen=True):
-    """Lease `groups` ready groups of `channel`; waits up to `wait_s` until all are there, else Batch is empty."""
+    """Lease `groups` ready groups of `channel`; waits up to `wait_s` for all of them, else Batch is empty."""
 
     groups: int
     channel: str = TRAIN
