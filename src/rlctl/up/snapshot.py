@@ -149,7 +149,7 @@ def components(run_dir: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((run_dir / "components").glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
-        finished = row["state"] in ("done", "finished")
+        finished = row["state"] in ("done", "finished", "ended")
         if not finished and not alive(row["pid"], path.stat().st_mtime):
             row["state"] = "dead"
         found.append(row)
