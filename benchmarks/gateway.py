@@ -35,7 +35,30 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-WORDS = "the lake is frozen and you may walk left or right until the goal comes near but never fall into a hole".split()
+WORDS = [
+    "the",
+    "lake",
+    "is",
+    "frozen",
+    "and",
+    "you",
+    "may",
+    "walk",
+    "left",
+    "or",
+    "right",
+    "until",
+    "the",
+    "goal",
+    "comes",
+    "near",
+    "but",
+    "never",
+    "fall",
+    "into",
+    "a",
+    "hole",
+]
 
 
 def build_model(folder: Path) -> Tokenizer:
