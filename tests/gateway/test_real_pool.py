@@ -12,7 +12,7 @@ from conftest import running
 from fakes import free_port
 from test_fidelity import check_fidelity, talk
 
-from rlctl.wire.messages import TakeFinished, Trajectory
+from rlctl.wire.messages import TakeUnscored, Trajectory
 from rlctl.wire.sockets import Ask
 
 pytest.importorskip("rlctl.pool.server")
@@ -24,16 +24,13 @@ def start_pool(folder: Path, port: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "rlctl", "pool", "--config", str(preset)])
 
 
-async def finished(ask: Ask, count: int) -> list[Trajectory]:
-    """All trajectories that ended, once there are `count` of them."""
+async def unscored(ask: Ask, count: int) -> list[Trajectory]:
+    """The completed trajectories, once there are `count` of them."""
     found: list[Trajectory] = []
-    cursor = 0
-    for _ in range(100):
-        page = await ask.ask(TakeFinished(cursor, 100))
-        found, cursor = [*found, *page.trajectories], page.cursor
+    for _ in range(20):
+        found += (await ask.ask(TakeUnscored(wait_s=1.0))).trajectories
         if len(found) >= count:
             break
-        await asyncio.sleep(0.1)
     return found
 
 
@@ -44,14 +41,16 @@ async def test_a_killed_pool_has_every_acknowledged_step_once_when_it_is_back(tm
     try:
         async with running(tmp_path, pool_url=ask.url) as stack:
             talks = [asyncio.create_task(talk(stack, f"t{seed}", seed)) for seed in range(20)]
-            while len(stack.engine.calls) < 15:
+            for _ in range(500):
+                if len(stack.engine.calls) >= 15:
+                    break
                 await asyncio.sleep(0.01)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             await asyncio.sleep(1.0)
             process = start_pool(tmp_path, port)
             await asyncio.gather(*talks)
-            for trajectory in await finished(ask, 20):
+            for trajectory in await unscored(ask, 20):
                 for step in trajectory.steps:
                     assert step.step_index not in stack.pool.steps[trajectory.uid], "twice"
                     stack.pool.steps[trajectory.uid][step.step_index] = step
