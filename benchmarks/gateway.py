@@ -35,30 +35,8 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-WORDS = [
-    "the",
-    "lake",
-    "is",
-    "frozen",
-    "and",
-    "you",
-    "may",
-    "walk",
-    "left",
-    "or",
-    "right",
-    "until",
-    "the",
-    "goal",
-    "comes",
-    "near",
-    "but",
-    "never",
-    "fall",
-    "into",
-    "a",
-    "hole",
-]
+SENTENCE = "the lake is frozen and you may walk left or right until the goal comes near but never fall into a hole"
+WORDS = SENTENCE.split()
 
 
 def build_model(folder: Path) -> Tokenizer:
@@ -233,6 +211,9 @@ def start(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=target, args=(theirs, *arguments), daemon=True)
     process.start()
+    theirs.close()
+    if not ours.poll(60):
+        raise SystemExit(f"{target.__name__} did not start")
     return process, ours.recv()
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import CHATML, FORGETFUL, tokenizer
 
@@ -173,6 +173,7 @@ def test_a_raw_prompt_without_the_sampled_end_token_forks() -> None:
 texts = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["<|im_end|>", "<|im_start|>user", "a b"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(texts, texts, st.booleans()), min_size=1, max_size=6))
 def test_every_prompt_begins_with_the_exact_ids_of_its_parents_context(turns: list[tuple[str, str, bool]]) -> None:
     talk, history = Talk(), []
