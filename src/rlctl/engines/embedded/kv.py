@@ -51,8 +51,10 @@ class Inputs:
 class Running:
     """KV of the running batch; head `h < kv_heads` of dimension 2 is a key head, the rest are value heads."""
 
-    def __init__(self, shape: Shape, rows: int = 8, length: int = 64) -> None:
+    def __init__(self, shape: Shape, budget: int, rows: int = 8, length: int = 64) -> None:
         self.shape = shape
+        self.budget = budget
+        """Tokens that this block is to stay within, as far as what it holds allows."""
         self.data = self._zeros(rows, length)
 
     def _zeros(self, rows: int, length: int) -> torch.Tensor:
@@ -66,13 +68,21 @@ class Running:
         return self.data.shape[1] * self.data.shape[3]
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for `rows` rows of `length` tokens, keeping what is there."""
+        """Make room for `rows` rows of `length` tokens; what is in use must lie within these, and is kept."""
         have_rows, have_length = self.data.shape[1], self.data.shape[3]
         if rows <= have_rows and length <= have_length:
             return
         old = self.data
-        self.data = self._zeros(_grown(have_rows, rows), _grown(have_length, length))
-        self.data[:, :have_rows, :, :have_length] = old
+        more_rows, more_length = max(have_rows, _power_of_two(rows)), max(have_length, _power_of_two(length))
+        if more_rows * more_length > self.budget:
+            more_rows, more_length = rows, length
+        self.data = self._zeros(more_rows, more_length)
+        kept_rows, kept_length = min(have_rows, rows), min(have_length, length)
+        self.data[:, :kept_rows, :, :kept_length] = old[:, :kept_rows, :, :kept_length]
+
+    def share(self, source: int, row: int, tokens: int) -> None:
+        """Copy the first `tokens` tokens of row `source` to `row`."""
+        self.data[:, row, :, :tokens] = self.data[:, source, :, :tokens]
 
     def load(self, row: int, block: torch.Tensor, tokens: int) -> None:
         self.data[:, row, :, :tokens] = block[:, :, :tokens]
@@ -100,10 +110,8 @@ class Running:
         return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
 
 
-def _grown(have: int, need: int) -> int:
-    while have < need:
-        have *= 2
-    return have
+def _power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()
 
 
 @dataclass(frozen=True)
