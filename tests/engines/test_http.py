@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
-from tests.engines.models import publish, reference, sequence
 from tokenizers import Tokenizer
 
 from rlctl.config import load
@@ -21,6 +20,7 @@ from rlctl.engines.embedded.serving import Serving
 from rlctl.engines.server import listen, listen_and_serve
 from rlctl.models.load import load_policy, load_tokenizer
 from rlctl.models.tiny import build_tiny
+from tests.engines.models import publish, reference, sequence
 
 CONTEXT = 128
 SHAPE = Tiny(layers=1, hidden_size=32, heads=1, mlp=48)

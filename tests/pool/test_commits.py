@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.make import rules, step
 
 from rlctl.errors import WireError
 from rlctl.pool.commits import Commits
@@ -14,6 +13,7 @@ from rlctl.pool.journal import Journal
 from rlctl.pool.segments import StorageError
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import CompleteTrajectory, Done, SubmitSteps
+from tests.pool.make import rules, step
 
 
 class StubbornJournal(Journal):
