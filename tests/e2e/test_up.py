@@ -23,6 +23,7 @@ def test_a_short_run_ends_with_exit_0_a_summary_that_adds_up_and_no_process(tmp_
     assert summary["steps"] == summary["policy_version"] == 3
     samples = summary["samples"]
     assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
+    assert samples["open"] == 0, "every sample has its end"
     assert samples["trained"] + samples["zero_variance"] >= 3 * 4 * 4
     assert [row["step"] for row in summary["eval"]] == [0, 3]
     assert all(row["floor"] < row["ceiling"] for row in summary["eval"])

@@ -11,6 +11,7 @@ from rlctl.wire.messages import (
     OUTCOMES,
     Ack,
     CompleteTrajectory,
+    EndRun,
     FetchBatch,
     Nack,
     OpenGroup,
@@ -119,6 +120,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(version=st.integers(0, 4))
     def publish(self, version: int) -> None:
         self.apply(SetPolicyVersion(version))
+
+    @rule()
+    def the_trainer_finishes(self) -> None:
+        """Everything in the training channel has an end, and nothing begins there before a version is announced."""
+        self.apply(EndRun())
+        assert self.store.statistics()["train.open"] == 0
+        assert self.store.slots == 0
 
     @rule()
     def restart_from_a_snapshot(self) -> None:

@@ -103,5 +103,7 @@ class State(msgspec.Struct):
     groups_opened: int = 0
     ended: int = 0
     """Trajectories that reached an end, all channels."""
+    over: bool = False
+    """The trainer has finished: nothing new begins in the training channel until it announces a version again."""
     clock: float = 0.0
     """Time of the last event; time never runs backwards."""

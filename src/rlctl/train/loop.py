@@ -5,7 +5,7 @@
                      (lease)                    |                        |
             all:                             scatter --> optimizer steps |
             all:     checkpoint (if due) --> publish vN --> version to pool --> ack the lease --> evaluate (if due)
-    end     train_result.json
+    end     end of the run to the pool (what it still holds expires) -> train_result.json
 
 Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
 
@@ -182,7 +182,9 @@ class Run:
         )
 
     def finish(self) -> None:
-        """What the supervisor reads: where the result is."""
+        """Close the pool's books; then what the supervisor reads: where the result is."""
+        if self.source:
+            self.source.end()
         result = {
             "steps": self.state.step,
             "policy_version": self.state.version,

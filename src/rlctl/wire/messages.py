@@ -8,6 +8,7 @@ Life of a sample:
     reward   -- TakeUnscored ---------> pool      <- Unscored;  -- SubmitScores --> pool
     train    -- FetchBatch -----------> pool      <- Batch (leased);  -- Ack (one outcome per trajectory) --> pool
     train    -- SetPolicyVersion -----> pool      after every engine serves it
+    train    -- EndRun ---------------> pool      after the last step: what is still open ends as expired
 
 A request is decoded with the type `Request`, a reply with `Reply`: a bad message fails at the door.
 All operations are idempotent: a client that got no answer sends the same message again.
@@ -211,6 +212,13 @@ class SetPolicyVersion(Message, frozen=True):
     version: int
 
 
+class EndRun(Message, frozen=True):
+    """The trainer has finished its last step: every live training trajectory ends as `expired`, none begins any more.
+
+    A later SetPolicyVersion (the run goes on with more steps) opens the pool again.
+    """
+
+
 class GetStatistics(Message, frozen=True):
     pass
 
@@ -325,6 +333,7 @@ PoolRequest = (
     | Ack
     | Nack
     | SetPolicyVersion
+    | EndRun
     | GetStatistics
     | TakeFinished
 )
