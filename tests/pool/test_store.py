@@ -8,6 +8,7 @@ import pytest
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Store
 from rlctl.wire.messages import (
+    Abandon,
     Ack,
     Busy,
     CompleteTrajectory,
@@ -354,6 +355,22 @@ def test_a_scorer_that_needs_no_text_gets_no_steps(store: Store) -> None:
     finish(store, "p.0", reward=None)
     (trajectory,) = store.take_unscored(1, now=0, steps=False)
     assert (trajectory.steps, trajectory.facts.env_reward, trajectory.status) == ([], 1.0, "complete")
+
+
+def test_an_owner_that_begins_anew_gives_up_its_unfinished_groups_and_frees_their_slots() -> None:
+    store = Store(rules())
+    for prompt, owner in (("mine", "a"), ("done", "a"), ("other", "b")):
+        store.apply(OpenGroup(prompt, [f"{prompt}.0", f"{prompt}.1"], owner=owner), 0.0)
+    finish(store, "mine.0")
+    finish(store, "done.0")
+    finish(store, "done.1")
+    assert store.apply(Abandon("a"), 1.0) == Done(accepted=2)
+    values = store.statistics()
+    assert (values["train.expired"], values["train.open"], values["groups_in_flight"]) == (2, 4, 2)
+    assert [group.prompt_uid for group in fetch(store, "L").groups] == ["done"]
+    assert store.apply(Abandon("a"), 1.0) == Done(), "sent again"
+    assert store.apply(Abandon(""), 1.0) == Done(), "groups that nobody owns stay"
+    check_sums(store)
 
 
 def test_the_end_of_the_run_closes_the_books_of_the_training_channel() -> None:

@@ -29,6 +29,7 @@ from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
 from rlctl.wire.messages import (
     TRAIN,
+    Abandon,
     Ack,
     Batch,
     Busy,
@@ -84,6 +85,7 @@ class Service:
             Nack: commit,
             SetPolicyVersion: commit,
             EndRun: commit,
+            Abandon: commit,
             OpenGroup: self._open_group,
             FetchBatch: self._fetch,
             TakeUnscored: self._take_unscored,

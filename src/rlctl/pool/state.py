@@ -71,6 +71,8 @@ class LiveGroup(msgspec.Struct):
     opened_version: int = 0
     env: str = ""
     task: dict[str, str] = {}
+    owner: str = ""
+    """Who plays its episodes."""
     opened: bool = False
     """By OpenGroup; else it grew out of steps nobody announced."""
     members: dict[str, bool] = {}

@@ -6,6 +6,7 @@
     SubmitScores ------> settled; a group whose members are all settled is ready
     FetchBatch --------> lease of the oldest ready groups;  Ack: outcomes;  Nack or time-out: back to their place
     SetPolicyVersion --> groups with too old a token end as `stale`
+    Abandon -----------> unfinished groups of an owner that begins anew, as at their deadline
     EndRun ------------> every live training trajectory ends as `expired`; none begins until SetPolicyVersion
 
 Accounting: in every channel, at any moment, `created` equals the sum over outcomes plus the live trajectories.
@@ -23,6 +24,7 @@ from rlctl.pool.state import Lease, LiveGroup, LiveTrajectory, Refusal, Rules, S
 from rlctl.wire.messages import (
     OUTCOMES,
     TRAIN,
+    Abandon,
     Ack,
     Batch,
     Busy,
@@ -45,7 +47,16 @@ from rlctl.wire.messages import (
 )
 
 Event = (
-    OpenGroup | SubmitSteps | CompleteTrajectory | SubmitScores | FetchBatch | Ack | Nack | SetPolicyVersion | EndRun
+    OpenGroup
+    | Abandon
+    | SubmitSteps
+    | CompleteTrajectory
+    | SubmitScores
+    | FetchBatch
+    | Ack
+    | Nack
+    | SetPolicyVersion
+    | EndRun
 )
 """The requests that change state."""
 
@@ -67,6 +78,7 @@ class Store:
             Nack: self._nack,
             SetPolicyVersion: self._set_version,
             EndRun: self._end_run,
+            Abandon: self._abandon,
         }
 
     def apply(self, event: Event, now: float) -> Reply:
@@ -112,7 +124,7 @@ class Store:
             group = state.groups[known[0].group]
         else:
             group = self.ledger.new_group(event.prompt_uid, event.channel, now)
-        group.opened, group.env, group.task = True, event.env, event.task
+        group.opened, group.env, group.task, group.owner = True, event.env, event.task, event.owner
         for uid in fresh:
             if uid not in state.trajectories:
                 self.ledger.begin(uid, group)
@@ -288,6 +300,14 @@ class Store:
         for group in groups:
             self.ledger.end_all(group, "expired")
         return Done(accepted=ended)
+
+    def _abandon(self, event: Abandon, now: float) -> Reply:
+        del now
+        groups = [group for group in self.state.groups.values() if event.owner and group.owner == event.owner]
+        before = self.state.ended
+        for group in groups:
+            self._deadline(group)
+        return Done(accepted=self.state.ended - before)
 
     def _deadline(self, group: LiveGroup) -> None:
         """Incomplete trajectories expire; with fewer than `min_group_size` complete ones, the whole group does.

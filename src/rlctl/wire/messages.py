@@ -141,6 +141,14 @@ class OpenGroup(Message, frozen=True):
     env: str = ""
     task: dict[str, str] = {}
     wait_s: float = 10.0
+    owner: str = ""
+    """Who plays its episodes; see Abandon."""
+
+
+class Abandon(Message, frozen=True):
+    """`owner` begins anew: nobody plays what it had open, so its unfinished groups are treated as at their deadline."""
+
+    owner: str
 
 
 class SubmitSteps(Message, frozen=True):
@@ -325,6 +333,7 @@ class Refused(Message, frozen=True):
 
 PoolRequest = (
     OpenGroup
+    | Abandon
     | SubmitSteps
     | CompleteTrajectory
     | TakeUnscored
