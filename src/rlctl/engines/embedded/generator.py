@@ -21,9 +21,9 @@ from torch import Tensor
 
 from rlctl.engines.embedded.batch import Batch, padded_groups, same_prompts
 from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape
-from rlctl.engines.embedded.phases import Phases
 from rlctl.engines.embedded.sampler import sample
 from rlctl.engines.embedded.sequences import Sequence
+from rlctl.telemetry.phases import Phases
 
 PREFILL_TOKENS = 4096
 """Padded tokens of one prefill forward pass."""
