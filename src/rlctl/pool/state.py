@@ -38,6 +38,7 @@ class LiveTrajectory(msgspec.Struct):
     facts: Facts = Facts()
     reward: float | None = None
     reward_parts: dict[str, float] = {}
+    step_rewards: list[float] = []
 
     @property
     def complete(self) -> bool:
@@ -54,6 +55,7 @@ class LiveTrajectory(msgspec.Struct):
             facts=self.facts,
             reward=self.reward,
             reward_parts=self.reward_parts,
+            step_rewards=self.step_rewards,
             env=group.env,
             task=group.task,
         )

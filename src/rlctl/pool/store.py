@@ -212,7 +212,7 @@ class Store:
             self.ledger.end(trajectory, "failed", error=score.error or f"the reward is {score.reward}")
             return
         trajectory.reward = score.reward
-        trajectory.reward_parts = score.parts
+        trajectory.reward_parts, trajectory.step_rewards = score.parts, score.step_rewards
         self.ledger.settle(trajectory)
 
     # ------------------------------------------------------------ out
