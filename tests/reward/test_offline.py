@@ -25,10 +25,7 @@ def test_a_file_is_scored_in_order(tmp_path: Path) -> None:
     rows = [
         {"response": "it is 4", "task": {"ground_truth": "4"}},
         {"responses": ["no", "it is five, that is to say 5"], "task": {"ground_truth": "4"}},
-        {
-            "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}],
-            "task": {"ground_truth": "4"},
-        },
+        {"messages": chat, "task": {"ground_truth": "4"}},
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = rlctl("reward", "score", "in.jsonl", "-c", "p.toml", cwd=tmp_path)

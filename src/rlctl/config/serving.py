@@ -68,6 +68,12 @@ class Pool(Section):
     """A leased batch that is not acknowledged after this goes back to the queue."""
     score_timeout_s: Seconds = 60.0
     """A trajectory handed out for scoring and not scored after this is handed out again."""
+    order: Literal["fifo", "freshest"] = "fifo"
+    """Which ready group is trained on first: the one opened first, or the one of the newest policy."""
+    max_queue_size: NonNegative = 0
+    """Ready groups kept waiting for the trainer; one more makes one of them end as `evicted`. 0: any number."""
+    evict: Literal["oldest", "stalest", "newest"] = "oldest"
+    """Which one: opened first, of the oldest policy (then opened first), or opened last."""
     fsync: bool = True
     """Acknowledged means on disk."""
     journal_mb: Positive = 64

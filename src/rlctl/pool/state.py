@@ -24,6 +24,12 @@ class Rules:
     group_timeout_s: float = 600.0
     lease_timeout_s: float = 900.0
     score_timeout_s: float = 60.0
+    order: str = "fifo"
+    """Which ready group is handed out first: a key of `ordering.ORDERS`."""
+    max_queue_size: int = 0
+    """Ready groups kept; 0: any number."""
+    evict: str = "oldest"
+    """Which one goes beyond that: a key of `ordering.EVICTIONS`."""
 
 
 class LiveTrajectory(msgspec.Struct):
