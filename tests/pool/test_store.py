@@ -399,3 +399,68 @@ def test_after_the_end_nothing_begins_until_a_version_is_announced_again() -> No
     assert store.statistics()["train.created"] == 0
     store.apply(SetPolicyVersion(3), 2.0)
     assert isinstance(store.apply(OpenGroup("late", ["late.0"]), 2.0), GroupOpened)
+
+
+# ---------------------------------------------------------------- order and eviction
+
+
+def queue(**changes: object) -> Store:
+    """Four ready groups, opened a, b, c, d, whose oldest tokens are of versions 1, 0, 2, 1."""
+    store = Store(rules(max_staleness=9, **changes))
+    for name, version in (("a", 1), ("b", 0), ("c", 2), ("d", 1)):
+        ready_group(store, name, version=version)
+    return store
+
+
+def fetched(store: Store) -> str:
+    ready = store.ledger.ready
+    return "".join(group.prompt_uid for group in fetch(store, "all", ready).groups)
+
+
+@pytest.mark.parametrize(("order", "names"), [("fifo", "abcd"), ("freshest", "cadb")])
+def test_the_order_of_the_queue(order: str, names: str) -> None:
+    assert fetched(queue(order=order)) == names
+
+
+@pytest.mark.parametrize(("evict", "kept"), [("oldest", "cd"), ("stalest", "cd"), ("newest", "ab")])
+def test_a_full_queue_gives_up_a_group_by_the_named_policy(evict: str, kept: str) -> None:
+    store = queue(max_queue_size=2, evict=evict)
+    assert fetched(store) == kept
+    values = store.statistics()
+    assert (values["train.evicted"], values["train.open"], values["queue_limit"]) == (4, 4, 2)
+    check_sums(store)
+
+
+def test_stalest_is_by_policy_and_not_by_age() -> None:
+    store = Store(rules(max_staleness=9, max_queue_size=1, evict="stalest"))
+    ready_group(store, "fresh", version=5)
+    ready_group(store, "stale", version=1)
+    assert outcomes(store) == [("stale.0", "evicted"), ("stale.1", "evicted")]
+
+
+def test_what_is_on_lease_is_not_evicted_and_returns_into_a_queue_that_may_be_full() -> None:
+    store = Store(rules(max_queue_size=1, evict="oldest"))
+    ready_group(store, "a")
+    fetch(store, "L")
+    ready_group(store, "b")
+    assert store.statistics()["train.evicted"] == 0
+    store.apply(Nack("L"), 1.0)
+    assert outcomes(store) == [("a.0", "evicted"), ("a.1", "evicted")]
+
+
+def test_a_deadline_that_makes_a_group_ready_and_evicts_it_ends_each_trajectory_once() -> None:
+    store = Store(rules(max_queue_size=1, evict="newest", min_group_size=1, group_timeout_s=10))
+    ready_group(store, "first")
+    late, done = opened(store, "second", 2)
+    finish(store, done)
+    store.advance(11.0)
+    assert outcomes(store) == [(late, "expired"), (done, "evicted")]
+    check_sums(store)
+
+
+def test_tokens_and_fetches_are_counted() -> None:
+    store = queue()
+    fetched(store)
+    values = store.statistics()
+    assert (values["prompt_tokens"], values["response_tokens"]) == (8 * 5, 8 * 3)
+    assert (values["fetches"], values["groups_leased"], values["groups_opened"]) == (1, 4, 4)

@@ -1,5 +1,7 @@
 """Random operations: nothing lost, nothing twice, sums match, and a replay gives the same state."""
 
+from dataclasses import asdict
+
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from rlctl.wire.messages import (
 from tests.pool.make import check_sums, rules, step
 
 RULES = rules(max_in_flight=3, max_staleness=1, min_group_size=2, group_timeout_s=40, lease_timeout_s=20)
+BOUNDED = rules(**{**asdict(RULES), "max_in_flight": 6, "max_queue_size": 2, "evict": "stalest", "order": "freshest"})
 UIDS = [f"p{p}.{i}" for p in range(6) for i in range(3)]
 uid = st.sampled_from(UIDS)
 
@@ -31,9 +34,11 @@ uid = st.sampled_from(UIDS)
 class PoolMachine(RuleBasedStateMachine):
     """The store under random traffic, beside a log of what went in and what was told about it."""
 
+    obeyed = RULES
+
     def __init__(self) -> None:
         super().__init__()
-        self.store = Store(RULES)
+        self.store = Store(self.obeyed)
         self.now = 0.0
         self.events: list[tuple[Event, float]] = []
         self.ended: dict[str, str] = {}
@@ -63,7 +68,7 @@ class PoolMachine(RuleBasedStateMachine):
     def open_group(self, prompt: int, size: int, channel: str) -> None:
         before = self.store.ledger.in_flight
         self.apply(OpenGroup(f"p{prompt}", [f"p{prompt}.{i}" for i in range(size)], channel=channel, owner="rollout"))
-        assert self.store.ledger.in_flight <= max(before, RULES.max_in_flight)
+        assert self.store.ledger.in_flight <= max(before, self.obeyed.max_in_flight)
 
     @rule(items=st.lists(st.tuples(uid, st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6))
     def submit(self, items: list[tuple[str, int, int]]) -> None:
@@ -136,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def restart_from_a_snapshot(self) -> None:
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.store.state), type=State)
-        again = Store(RULES, state)
+        again = Store(self.obeyed, state)
         mine, theirs = self.store.ledger, again.ledger
         for name in ("ready", "in_flight", "resident_bytes", "resident_steps"):
             assert getattr(mine, name) == getattr(theirs, name), name
@@ -160,11 +165,12 @@ class PoolMachine(RuleBasedStateMachine):
             if g.channel == "train" and not g.lease and all(g.members.values())
         ]
         assert self.store.ledger.ready == len(ready)
+        assert not self.obeyed.max_queue_size or len(ready) <= self.obeyed.max_queue_size
         assert all(g.unsettled == list(g.members.values()).count(False) for g in self.store.state.groups.values())
 
     def teardown(self) -> None:
         """Replaying the events, without the ticks and restarts between them, gives the same state."""
-        again = Store(RULES)
+        again = Store(self.obeyed)
         for event, now in self.events:
             try:
                 again.apply(event, now)
@@ -175,5 +181,13 @@ class PoolMachine(RuleBasedStateMachine):
         assert again.state == self.store.state
 
 
+class BoundedPoolMachine(PoolMachine):
+    """The same with a bounded queue."""
+
+    obeyed = BOUNDED
+
+
+BoundedPoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBoundedPool = BoundedPoolMachine.TestCase
 PoolMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestPool = PoolMachine.TestCase

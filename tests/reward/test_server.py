@@ -117,7 +117,7 @@ async def test_score_over_http_in_order_with_clear_errors(reward: str) -> None:
                 assert response.status == 400
                 assert "not a score request" in (await response.json())["error"]
         async with session.get(f"{reward}/health") as response:
-            assert await response.json() == {"status": "ok", "parts": ["right", "form"]}
+            assert await response.json() == {"status": "ok", "parts": ["right", "form"], "sandbox": []}
 
 
 def test_a_model_without_a_tokenizer_is_a_clear_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`rlctl gateway | pool | engine | rollout | reward | train | sft`: one component as a process of its own."""
+"""`rlctl gateway | pool | engine | rollout | train | sft`: one component as a process of its own."""
 
 from typing import Annotated
 
@@ -59,13 +59,6 @@ def rollout(config: ConfigFile, set_: Set = []) -> None:
     main(loaded(config, set_).config)
 
 
-def reward(config: ConfigFile, set_: Set = []) -> None:
-    """Scores what the pool hands out."""
-    from rlctl.reward.server import main
-
-    main(loaded(config, set_).config)
-
-
 def train(config: ConfigFile, set_: Set = []) -> None:
     """The trainer; run it under torchrun for several processes."""
     from rlctl.train.loop import main
@@ -81,5 +74,5 @@ def sft(config: ConfigFile, set_: Set = []) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (gateway, pool, engine, rollout, reward, train, sft):
+    for command in (gateway, pool, engine, rollout, train, sft):
         app.command(rich_help_panel="Components")(command)

@@ -68,6 +68,12 @@ class Pool(Section):
     """A leased batch that is not acknowledged after this goes back to the queue."""
     score_timeout_s: Seconds = 60.0
     """A trajectory handed out for scoring and not scored after this is handed out again."""
+    order: Literal["fifo", "freshest"] = "fifo"
+    """Which ready group is trained on first: the one opened first, or the one of the newest policy."""
+    max_queue_size: NonNegative = 0
+    """Ready groups kept waiting for the trainer; one more makes one of them end as `evicted`. 0: any number."""
+    evict: Literal["oldest", "stalest", "newest"] = "oldest"
+    """Which one: opened first, of the oldest policy (then opened first), or opened last."""
     fsync: bool = True
     """Acknowledged means on disk."""
     journal_mb: Positive = 64
@@ -157,9 +163,45 @@ class Eval(Section):
 class Reward(Section):
     """One named part of the reward; parts are added with their weights."""
 
-    kind: Literal["rule"] = "rule"
+    kind: Literal["rule", "disrm", "genrm"] = "rule"
+    """rule: a function; disrm: a sequence-classification model; genrm: a judge model that writes its score."""
     fn: str = "env"
-    """env, format, exact, numeric, or module:function, called with the sample and `args`."""
+    """env, format, exact, numeric, length, regex, math, json_schema, code, or module:function, called with the sample
+    and `args`. The last five run in a sandbox."""
     weight: float = 1.0
     args: dict[str, Any] = {}
     """Keyword arguments of the function."""
+    timeout_s: Seconds = 10.0
+    """Of one call in the sandbox, or of one request to a model."""
+    memory_mb: Positive = 512
+    """Of one call in the sandbox."""
+    workers: Positive = 2
+    """Calls or requests at the same time."""
+    model: str = ""
+    """disrm: folder or id of the model; genrm, and disrm with `url`: the name that is sent along."""
+    url: str = ""
+    """disrm: a vLLM pooling server (POST /classify); empty: the model is loaded here. genrm: an OpenAI-compatible
+    endpoint (http://HOST:PORT/v1); empty: the run's own engines, through the gateway."""
+    key_env: str = ""
+    """Environment variable that holds the key of `url`."""
+    template: str = ""
+    """What the model reads: {response}, {responses}, {task}, and every key of the task; empty: {response} for disrm, a
+    short request for "Score: 0 to 10" for genrm."""
+    pattern: str = r"[Ss]core:\s*(-?\d+(?:\.\d+)?)"
+    """genrm: regular expression whose last match has the score as its first group."""
+    votes: Positive = 1
+    """genrm: answers asked for; their scores are averaged."""
+    retries: NonNegative = 2
+    """Of a request that failed, or was answered without a score."""
+    max_tokens: Positive = 256
+    """genrm: of one answer."""
+    temperature: float = Field(default=0.0, ge=0)
+    """genrm: of the judge."""
+    batch_size: Positive = 16
+    """disrm: texts classified together."""
+
+    @model_validator(mode="after")
+    def _has_a_model(self) -> "Reward":
+        if self.kind == "disrm" and not (self.model or self.url):
+            raise ValueError("kind = 'disrm' needs model (a folder or id) or url (a vLLM pooling server)")
+        return self

@@ -8,12 +8,14 @@ Besides the State the ledger holds indices (ready heap, timers, scoring queue), 
 
 import heapq
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from rlctl.pool.ordering import EVICTIONS, ORDERS, Key
 from rlctl.pool.scoring import ScoringQueue
 from rlctl.pool.state import LiveGroup, LiveTrajectory, Rules, State
+from rlctl.wire.arrays import count
 from rlctl.wire.messages import TRAIN, Ended, Step, Trajectory
 
 TOMBSTONES = 200_000
@@ -37,7 +39,9 @@ class Ledger:
         """Training groups that have not ended."""
         self.resident_bytes = 0
         self.resident_steps = 0
-        self._ready_heap: list[int] = []
+        self._order, self._eviction = ORDERS[rules.order], EVICTIONS[rules.evict]
+        self._ready_heap: list[tuple[Key, int]] = []
+        self._victims: list[tuple[Key, int]] = []
         self._grown: dict[tuple[str, str], int] = {}
         self._timers: list[Timer] = []
         self._oldest_tombstones = deque(self.state.tombstones)
@@ -102,6 +106,8 @@ class Ledger:
         trajectory.steps[step.step_index] = step
         self._account(step, 1)
         self.count("steps")
+        self.count("prompt_tokens", count(step.prompt_ids))
+        self.count("response_tokens", count(step.response_ids))
         if step.versions:
             group = self.state.groups[trajectory.group]
             lowest = min(version for version, _ in step.versions)
@@ -122,10 +128,12 @@ class Ledger:
         """Put `group` into the queue if it is ready."""
         if group.channel == TRAIN and group.members and not group.unsettled and not group.lease:
             self.ready += 1
-            heapq.heappush(self._ready_heap, group.number)
+            heapq.heappush(self._ready_heap, (self._order(group), group.number))
+            if self.rules.max_queue_size:
+                heapq.heappush(self._victims, (self._eviction(group), group.number))
 
     def _withdraw(self, group: LiveGroup) -> None:
-        """Take a ready group out of the queue; its entry in the heap is skipped later."""
+        """Take a ready group out of the queue; its entries in the heaps are skipped later."""
         if self.queued(group):
             self.ready -= 1
 
@@ -134,15 +142,26 @@ class Ledger:
 
     # ------------------------------------------------------------ lending
 
-    def lend_oldest(self, lease: str) -> LiveGroup:
-        """Take the ready group that was opened first; there must be one."""
+    def lend_next(self, lease: str) -> LiveGroup:
+        """Take the ready group whose turn it is; there must be one."""
+        group = self._next(self._ready_heap, self._order)
+        self._withdraw(group)
+        group.lease = lease
+        self._forget_grown(group)
+        return group
+
+    def _next(self, heap: list[tuple[Key, int]], order: Callable[[LiveGroup], Key]) -> LiveGroup:
+        """Remove the first entry that still holds: its group is in the queue, with this very key."""
         while True:
-            group = self.state.groups.get(heapq.heappop(self._ready_heap))
-            if group is not None and self.queued(group):
-                self._withdraw(group)
-                group.lease = lease
-                self._forget_grown(group)
+            key, number = heapq.heappop(heap)
+            group = self.state.groups.get(number)
+            if group is not None and self.queued(group) and order(group) == key:
                 return group
+
+    def evict(self) -> None:
+        """Give up ready groups beyond `max_queue_size`."""
+        while self.rules.max_queue_size and self.ready > self.rules.max_queue_size:
+            self.end_all(self._next(self._victims, self._eviction), "evicted")
 
     def give_back(self, group: LiveGroup) -> None:
         """A leased group returns to its old place in the queue, or leaves if it has become too old meanwhile."""

@@ -66,6 +66,9 @@ def rules(config: Config) -> Rules:
         group_timeout_s=pool.group_timeout_s,
         lease_timeout_s=pool.lease_timeout_s,
         score_timeout_s=pool.score_timeout_s,
+        order=pool.order,
+        max_queue_size=pool.max_queue_size,
+        evict=pool.evict,
     )
 
 

@@ -24,6 +24,12 @@ class Rules:
     group_timeout_s: float = 600.0
     lease_timeout_s: float = 900.0
     score_timeout_s: float = 60.0
+    order: str = "fifo"
+    """Which ready group is handed out first: a key of `ordering.ORDERS`."""
+    max_queue_size: int = 0
+    """Ready groups kept; 0: any number."""
+    evict: str = "oldest"
+    """Which one goes beyond that: a key of `ordering.EVICTIONS`."""
 
 
 class LiveTrajectory(msgspec.Struct):
@@ -38,6 +44,7 @@ class LiveTrajectory(msgspec.Struct):
     facts: Facts = Facts()
     reward: float | None = None
     reward_parts: dict[str, float] = {}
+    step_rewards: list[float] = []
 
     @property
     def complete(self) -> bool:
@@ -54,6 +61,7 @@ class LiveTrajectory(msgspec.Struct):
             facts=self.facts,
             reward=self.reward,
             reward_parts=self.reward_parts,
+            step_rewards=self.step_rewards,
             env=group.env,
             task=group.task,
         )

@@ -4,9 +4,10 @@
     SubmitSteps -------> by (trajectory, step_index), in any order; unknown trajectories begin a group of their own
     CompleteTrajectory > complete once `num_steps` steps are here; failed ones end at once and are never handed out
     SubmitScores ------> settled; a group whose members are all settled is ready
-    FetchBatch --------> lease of the oldest ready groups;  Ack: outcomes;  Nack or time-out: back to their place
+    FetchBatch --------> lease of ready groups in their order;  Ack: outcomes;  Nack or time-out: back to their place
     SetPolicyVersion --> groups with too old a token end as `stale`
     Abandon -----------> unfinished groups of an owner that begins anew, as at their deadline
+    (anything) --------> ready groups beyond `max_queue_size` end as `evicted`
     EndRun ------------> every live training trajectory ends as `expired`; none begins until SetPolicyVersion
 
 Accounting: in every channel, at any moment, `created` equals the sum over outcomes plus the live trajectories.
@@ -83,7 +84,9 @@ class Store:
 
     def apply(self, event: Event, now: float) -> Reply:
         """One operation at time `now` (unix seconds). Raises Refusal, having changed nothing but the clock."""
-        return self._operations[type(event)](event, self.advance(now))
+        reply = self._operations[type(event)](event, self.advance(now))
+        self.ledger.evict()
+        return reply
 
     def advance(self, now: float) -> float:
         """Let time pass: leases and deadlines that have run out. Returns the time, which never runs backwards."""
@@ -95,6 +98,7 @@ class Store:
                 self._release(lease)
             elif number in self.state.groups:
                 self._deadline(self.state.groups[number])
+            self.ledger.evict()
         return now
 
     def take_ended(self) -> list[Ended]:
@@ -224,7 +228,7 @@ class Store:
             self.ledger.end(trajectory, "failed", error=score.error or f"the reward is {score.reward}")
             return
         trajectory.reward = score.reward
-        trajectory.reward_parts = score.parts
+        trajectory.reward_parts, trajectory.step_rewards = score.parts, score.step_rewards
         self.ledger.settle(trajectory)
 
     # ------------------------------------------------------------ out
@@ -239,11 +243,12 @@ class Store:
         if lease is None:
             if self.ledger.ready < event.groups:
                 return Batch(policy_version=self.state.version)
-            groups = [self.ledger.lend_oldest(event.lease).number for _ in range(event.groups)]
+            groups = [self.ledger.lend_next(event.lease).number for _ in range(event.groups)]
             until = now + (event.lease_s or self.rules.lease_timeout_s)
             lease = self.state.leases[event.lease] = Lease(event.lease, until, groups)
             self.ledger.add_timer((until, 0, event.lease))
             self.ledger.count("groups_leased", event.groups)
+            self.ledger.count("fetches")
         return Batch(lease.name, [self._group(self.state.groups[n]) for n in lease.groups], self.state.version)
 
     def _group(self, group: LiveGroup) -> Group:
@@ -341,6 +346,7 @@ class Store:
             "groups_in_flight": ledger.in_flight,
             "groups_limit": self.rules.max_in_flight,
             "queue_ready": ledger.ready,
+            "queue_limit": self.rules.max_queue_size,
             "queue_unscored": len(ledger.unscored),
             "leases": len(state.leases),
             "groups_on_lease": sum(len(lease.groups) for lease in state.leases.values()),
@@ -348,4 +354,6 @@ class Store:
             "resident_steps": ledger.resident_steps,
             "resident_bytes": ledger.resident_bytes,
             "ended": state.ended,
+            "groups_opened": state.groups_opened,
+            "over": float(state.over),
         }

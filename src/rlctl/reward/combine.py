@@ -1,21 +1,23 @@
 """The reward of a sample: `sum(weight * part)` over named parts. A part that fails makes a Score with its error.
 
-An environment's `format_penalty` is a part of its own, `format_penalty`, whatever the [reward] sections say: it is
-added here and nowhere else.
+A part that scores single Steps counts with their sum. An environment's `format_penalty` is a part of its own, whatever
+the [reward] sections say: it is added here and nowhere else.
 """
 
-import importlib
 import math
-import numbers
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rlctl.config.serving import Reward
+from rlctl.config.root import Config
 from rlctl.errors import ConfigError
-from rlctl.reward.functions import FUNCTIONS, WITHOUT_TEXT, RewardFunction, Sample
+from rlctl.reward.cache import Cache, Cached, version
+from rlctl.reward.functions import FUNCTIONS, Sample
+from rlctl.reward.judging import Disrm, Genrm
+from rlctl.reward.parts import CONTAINED, RUN_PROGRAM, Code, Contained, Plain
+from rlctl.reward.sandbox.client import Sandbox
+from rlctl.reward.values import Failure, Part, Value
 from rlctl.wire.messages import Score
 
 PENALTY = "format_penalty"
@@ -23,59 +25,99 @@ PENALTY = "format_penalty"
 
 
 @dataclass(frozen=True)
-class Part:
-    """One [reward.NAME]."""
+class Reward:
+    """The configured parts and what they share."""
 
-    name: str
-    function: RewardFunction
-    weight: float = 1.0
-    args: dict[str, Any] = field(default_factory=dict)
+    parts: list[Part]
+    sandbox: Sandbox | None = None
+    cache: Cache | None = None
 
     @property
     def needs_text(self) -> bool:
-        return self.function not in WITHOUT_TEXT
+        return any(part.needs_text for part in self.parts)
+
+    def score(self, uids: Sequence[str], samples: Sequence[Sample]) -> list[Score]:
+        return score(uids, samples, self.parts)
+
+    def counts(self) -> dict[str, int]:
+        """`reward.NAME: KIND` -> failures, those that count as 0 included."""
+        return {f"reward.{p.name}: {kind}": number for p in self.parts for kind, number in sorted(p.counts.items())}
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+        if self.sandbox:
+            self.sandbox.close()
+        if self.cache:
+            self.cache.close()
 
 
-def parts(sections: Mapping[str, Reward]) -> list[Part]:
-    """The configured parts; without any [reward] section, the environment's reward."""
-    if not sections:
-        return [Part("env", FUNCTIONS["env"])]
-    return [Part(name, _function(name, one.fn), one.weight, one.args) for name, one in sections.items()]
-
-
-def _function(name: str, spec: str) -> RewardFunction:
-    """A built-in by name, or module:function (the working directory is searched too)."""
-    if spec in FUNCTIONS:
-        return FUNCTIONS[spec]
-    module, colon, attribute = spec.partition(":")
-    if not colon:
-        known = ", ".join(FUNCTIONS)
-        raise ConfigError(f"reward.{name}.fn = {spec!r}: no such function; there are: {known}, module:function")
+def build(config: Config, cache_file: Path | None = None) -> Reward:
+    """The parts of `config.reward`; without any section, the environment's reward. ConfigError for a wrong function."""
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"reward.{name}.fn = {spec!r}: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"reward.{name}.fn = {spec!r} is {type(found).__name__}, not a function")
-    return found
-
-
-def score(uid: str, sample: Sample, combined: Sequence[Part]) -> Score:
-    """Never raises for what a function does: raising, NaN, infinity and a wrong type have a name in `Score.error`."""
-    values: dict[str, float] = {}
-    for part in combined:
+        sys.path.insert(0, str(Path.cwd()))  # where a function of one's own may be
+    if not config.reward:
+        return Reward([Plain("env", FUNCTIONS["env"])])
+    targets = [target for name, one in config.reward.items() if (target := _target(name, one.kind, one.fn))]
+    sandbox = None
+    if targets:
+        workers = max(one.workers for one in config.reward.values())
         try:
-            value = part.function(sample, **part.args)
-        except (Exception, SystemExit) as error:  # whatever a user's function raises is a fact about this sample
-            return Score(uid, error=f"reward.{part.name}: {type(error).__name__}: {error}")
-        if not isinstance(value, numbers.Real):
-            return Score(uid, error=f"reward.{part.name}: returned {type(value).__name__}, not a number")
-        if not math.isfinite(value):
-            return Score(uid, error=f"reward.{part.name}: returned {float(value)}")
-        values[part.name] = float(value)
-    total = math.fsum(part.weight * values[part.name] for part in combined)
+            sandbox = Sandbox(targets, workers)
+        except ConfigError as error:
+            wrong = next((n for n, one in config.reward.items() if repr(one.fn) in str(error)), "")
+            raise ConfigError(f"reward.{wrong}.fn = {error}") from error
+    cache = Cache(cache_file) if cache_file else None
+    parts: list[Part] = []
+    for name, one in config.reward.items():
+        part: Part
+        if one.kind == "disrm":
+            part = Disrm(name, one)
+        elif one.kind == "genrm":
+            part = Genrm(name, one, config.gateway_url)
+        elif one.fn in FUNCTIONS:
+            parts.append(Plain(name, FUNCTIONS[one.fn], one.weight, one.args))
+            continue
+        else:
+            assert sandbox
+            part = Code(name, one, sandbox) if one.fn == "code" else Contained(name, one, sandbox)
+        parts.append(Cached(part, version(one), cache) if cache else part)
+    return Reward(parts, sandbox, cache)
+
+
+def _target(name: str, kind: str, fn: str) -> str:
+    """What the sandbox has to import for a part; empty if it needs no sandbox."""
+    if kind != "rule" or fn in FUNCTIONS:
+        return ""
+    if fn == "code":
+        return RUN_PROGRAM
+    if fn not in CONTAINED and ":" not in fn:
+        known = ", ".join((*FUNCTIONS, *CONTAINED, "code"))
+        raise ConfigError(f"reward.{name}.fn = {fn!r}: no such function; there are: {known}, module:function")
+    return CONTAINED.get(fn, fn)
+
+
+def score(uids: Sequence[str], samples: Sequence[Sample], parts: Sequence[Part]) -> list[Score]:
+    """One Score per sample; never raises for what a function or model does."""
+    columns = {part.name: part.values(samples) for part in parts}
+    weights = {part.name: part.weight for part in parts}
+    return [
+        _combined(uid, sample, {name: values[i] for name, values in columns.items()}, weights)
+        for i, (uid, sample) in enumerate(zip(uids, samples, strict=True))
+    ]
+
+
+def _combined(uid: str, sample: Sample, values: dict[str, Value], weights: dict[str, float]) -> Score:
+    totals: dict[str, float] = {}
+    steps: list[float] = []
+    for name, value in values.items():
+        if isinstance(value, Failure):
+            return Score(uid, error=f"reward.{name}: {value.kind}: {value.text}")
+        if isinstance(value, list):
+            weighted = [weights[name] * one for one in value]
+            steps = [a + b for a, b in zip(steps, weighted, strict=True)] if steps else weighted
+        totals[name] = math.fsum(value) if isinstance(value, list) else value
+    total = math.fsum(weights[name] * value for name, value in totals.items())
     if penalty := sample.facts.extra.get(PENALTY, 0.0):
-        return Score(uid, total + penalty, values | {PENALTY: penalty})
-    return Score(uid, total, values)
+        total, totals = total + penalty, totals | {PENALTY: penalty}
+    return Score(uid, total, totals, step_rewards=steps)

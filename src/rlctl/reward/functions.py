@@ -4,6 +4,7 @@ env      facts.env_reward, the sum of the environment's rewards
 format   number of turns whose answer could not be read, to be given a negative weight
 exact    1 if the last response equals task[key] (spaces at the ends do not count), else 0
 numeric  1 if the number given as the answer equals the one in task[key], else 0
+length   0 up to `limit - buffer` characters, 1 from `limit` on, linear between; to be given a negative weight
 """
 
 from collections.abc import Callable
@@ -62,6 +63,20 @@ def numeric(sample: Sample, key: str = "ground_truth") -> float:
     return float(given is not None and same(given, truth))
 
 
-FUNCTIONS: dict[str, RewardFunction] = {"env": env, "format": format_errors, "exact": exact, "numeric": numeric}
+def length(sample: Sample, limit: int, buffer: int = 0) -> float:
+    """`clip((characters - (limit - buffer)) / buffer, 0, 1)` of all responses: the soft overlong punishment of DAPO
+    (arXiv 2503.14476, eq. 13) with the opposite sign, in characters.
+    """
+    over = sum(map(len, sample.responses)) - (limit - buffer)
+    return min(1.0, max(0.0, over / buffer if buffer else float(over > 0)))
+
+
+FUNCTIONS: dict[str, RewardFunction] = {
+    "env": env,
+    "format": format_errors,
+    "exact": exact,
+    "numeric": numeric,
+    "length": length,
+}
 WITHOUT_TEXT = frozenset({env, format_errors})
 """These do not look at the responses, so nothing is decoded for them."""

@@ -1,18 +1,20 @@
 """`rlctl reward`: scores what the pool hands out, and serves the same over HTTP. Run as many as you like.
 
     pool --TakeUnscored--> [decode responses] -> score(parts) --SubmitScores--> pool
-    POST /score -------------------------------^            +--> metrics/reward.jsonl
+    POST /score -------------------------------^   |        +--> metrics/reward.jsonl
+                                                   +--> plain functions, sandbox, models
 
 HTTP (JSON):
     POST /score   {"samples": [{"responses": [str], "task": {str: str}, "facts": {"env_reward": float, ...}}]}
-               -> {"scores": [{"reward": float, "parts": {name: float}, "error": str}]}, in the same order;
-                  400 {"error": ...} for a body that is not of this form
-    GET /health   {"status": "ok", "parts": [name]}
+               -> {"scores": [{"reward": float, "parts": {name: float}, "step_rewards": [float], "error": str}]}, in
+                  the same order; 400 {"error": ...} for a body that is not of this form
+    GET /health   {"status": "ok", "parts": [name], "sandbox": [what confines it here]}
 """
 
 import asyncio
 import logging
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -27,8 +29,9 @@ from starlette.routing import Route
 
 from rlctl.config.root import Config
 from rlctl.errors import RlctlError
-from rlctl.reward.combine import Part, parts, score
+from rlctl.reward.combine import Reward, build
 from rlctl.reward.functions import Sample
+from rlctl.reward.sandbox import confine
 from rlctl.reward.text import Decoder, load_decoder
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
@@ -52,13 +55,13 @@ class ScoreRequest(msgspec.Struct, frozen=True):
 class Scorer:
     """Scores batches in a thread, so that a slow function does not stop the event loop; counts what it does."""
 
-    def __init__(self, combined: Sequence[Part], decoder: Decoder | None) -> None:
-        self.parts = combined
+    def __init__(self, reward: Reward, decoder: Decoder | None) -> None:
+        self.reward = reward
         self.phases = Phases()
         self.scored = 0
-        self.errors: dict[str, int] = {}
-        """By part: `reward.NAME` -> samples that could not be scored."""
         self._decoder = decoder
+        self._said: set[str] = set()
+        self._one_batch = threading.Lock()
 
     @property
     def needs_text(self) -> bool:
@@ -79,15 +82,15 @@ class Scorer:
         return await asyncio.to_thread(self._score, [""] * len(batch), batch)
 
     def _score(self, uids: Sequence[str], samples: Sequence[Sample]) -> list[Score]:
-        with self.phases("score"):
-            scores = [score(uid, sample, self.parts) for uid, sample in zip(uids, samples, strict=True)]
+        with self._one_batch, self.phases("score"):
+            scores = self.reward.score(uids, samples)
+            self.scored += len(scores)
         for one in scores:
             if one.error:
-                name = one.error.partition(":")[0]
-                self.errors[name] = self.errors.get(name, 0) + 1
-                if self.errors[name] == 1:
-                    log.warning("%s (further errors of this part are only counted)", one.error)
-        self.scored += len(scores)
+                kind = ":".join(one.error.split(":")[:2])
+                if kind not in self._said:
+                    self._said.add(kind)
+                    log.warning("%s (further ones of this kind are only counted)", one.error)
         return scores
 
 
@@ -103,6 +106,7 @@ async def consume(ask: Ask, scorer: Scorer) -> None:
 def application(scorer: Scorer) -> Starlette:
     """The HTTP face."""
     decode = msgspec.json.Decoder(ScoreRequest).decode
+    means = confine.available() if scorer.reward.sandbox else []
 
     async def score_samples(request: HttpRequest) -> Response:
         try:
@@ -110,12 +114,14 @@ def application(scorer: Scorer) -> Starlette:
         except msgspec.DecodeError as error:
             return JSONResponse({"error": f"not a score request: {error}"}, status_code=400)
         scores = await scorer.samples(body.samples)
-        answer = [{"reward": one.reward, "parts": one.parts, "error": one.error} for one in scores]
+        names = ("reward", "parts", "step_rewards", "error")
+        answer = [{name: getattr(one, name) for name in names} for one in scores]
         return JSONResponse({"scores": answer})
 
     async def health(request: HttpRequest) -> Response:
         del request
-        return JSONResponse({"status": "ok", "parts": [part.name for part in scorer.parts]})
+        names = [part.name for part in scorer.reward.parts]
+        return JSONResponse({"status": "ok", "parts": names, "sandbox": means})
 
     return Starlette(routes=[Route("/score", score_samples, methods=["POST"]), Route("/health", health)])
 
@@ -125,7 +131,12 @@ async def report(scorer: Scorer, metrics: Metrics) -> None:
 
     def row() -> dict[str, Any]:
         cpu = round(time.process_time(), 3)
-        return {"scored": scorer.scored, "errors": scorer.errors, **scorer.phases.values(), "process_cpu_s": cpu}
+        return {
+            "scored": scorer.scored,
+            "errors": scorer.reward.counts(),
+            **scorer.phases.values(),
+            "process_cpu_s": cpu,
+        }
 
     try:
         while True:
@@ -138,10 +149,16 @@ async def report(scorer: Scorer, metrics: Metrics) -> None:
 def main(config: Config) -> None:
     """Score until SIGTERM."""
     logs.setup("reward")
-    combined = parts(config.reward)
-    decoder = load_decoder(config.model_dir, config.model.revision) if any(p.needs_text for p in combined) else None
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, Scorer(combined, decoder)))
+    reward = build(config, config.run_dir / "reward" / "scores.sqlite" if config.run.dir else None)
+    missing = {"landlock", "seccomp"} - set(confine.available())
+    if reward.sandbox and missing:
+        log.warning("no %s here: the sandbox limits time and memory only in part", " and no ".join(sorted(missing)))
+    try:
+        decoder = load_decoder(config.model_dir, config.model.revision) if reward.needs_text else None
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, Scorer(reward, decoder)))
+    finally:
+        reward.close()
 
 
 async def _serve(config: Config, scorer: Scorer) -> None:
@@ -151,7 +168,7 @@ async def _serve(config: Config, scorer: Scorer) -> None:
     ask = Ask(config.pool_url)
     url = "http://{}:{}".format(*listening.getsockname()[:2])
     announce(config.run_dir if config.run.dir else None, "reward", url)
-    log.info("scoring %s; POST %s/score", ", ".join(part.name for part in scorer.parts), url)
+    log.info("scoring %s; POST %s/score", ", ".join(part.name for part in scorer.reward.parts), url)
     try:
         await until_signal(consume(ask, scorer), _http(server, listening), report(scorer, metrics))
     finally:

@@ -94,6 +94,8 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
     facts: Facts = Facts()
     reward: float | None = None
     reward_parts: dict[str, float] = {}
+    step_rewards: list[float] = []
+    """Where a part scores single Steps: the weighted sum for each of them (it is part of `reward`)."""
     env: str = ""
     task: dict[str, str] = {}
     """What the scorer needs: ground truth, question, ... (from OpenGroup)."""
@@ -127,6 +129,7 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     reward: float = 0.0
     parts: dict[str, float] = {}
     error: str = ""
+    step_rewards: list[float] = []
 
 
 # ---------------------------------------------------------------- requests to the pool
