@@ -1,4 +1,4 @@
-"""The built-in agent: plays a text environment, one chat completion per turn."""
+"""The built-in agent: plays an environment, one chat completion per turn."""
 
 import asyncio
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from rlctl.agents.client import CallFailed, Client
-from rlctl.envs.episode import Episode
+from rlctl.envs.base import Play
 from rlctl.wire.messages import Facts
 
 
-async def play(client: Client, base_url: str, episode: Episode, sampling: dict[str, Any], timeout_s: float) -> Facts:
+async def play(client: Client, base_url: str, episode: Play, sampling: dict[str, Any], timeout_s: float) -> Facts:
     """Run `episode` to its end and report it to the gateway; a failure is data (Facts.error), not an exception."""
     error = ""
     try:

@@ -36,4 +36,39 @@ class Sokoban(Section):
     """Rooms whose shortest solution is longer are skipped."""
 
 
-WORLDS: dict[str, type[Section]] = {"frozenlake": FrozenLake, "sokoban": Sokoban}
+class Questions(Section):
+    """Questions with a known answer, from a file, a folder or the Hugging Face hub."""
+
+    path: str = ""
+    """A file (JSONL, JSON, Parquet), a folder with one file per split (train.jsonl), or a hub id (openai/gsm8k)."""
+    subset: str = ""
+    """Configuration of a data set of the hub."""
+    train_split: str = "train"
+    val_split: str = ""
+    """Split that is held out; empty: `val_percent` of the training split."""
+    val_percent: int = Field(default=10, ge=1, le=99)
+    question_key: str = "question"
+    answer_key: str = "answer"
+    rule: Literal["numeric", "exact"] = "numeric"
+    """numeric: the same number (behind ####, in a box, after "answer is", or the last one); exact: the same text."""
+    system: str = ""
+    """System prompt."""
+    instruction: str = ""
+    """Added to every question."""
+
+
+class Gsm8k(Questions):
+    """Grade-school maths (Cobbe et al. 2021): 7,473 training and 1,319 test questions."""
+
+    path: str = "openai/gsm8k"
+    subset: str = "main"
+    val_split: str = "test"
+    instruction: str = "Think step by step, and give the final answer after ####."
+
+
+WORLDS: dict[str, type[Section]] = {
+    "frozenlake": FrozenLake,
+    "sokoban": Sokoban,
+    "questions": Questions,
+    "gsm8k": Gsm8k,
+}

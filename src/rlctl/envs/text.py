@@ -12,9 +12,8 @@ import re
 from typing import NamedTuple
 
 from rlctl.config.serving import Env
-from rlctl.envs.base import Family
+from rlctl.envs.base import Message, Player
 
-Message = dict[str, str]
 SYSTEM = "You play a game, turn by turn. Keep to the answer format exactly."
 _ANSWER = r"\s*<answer>((?:(?!</?answer>).)*)</answer>\s*"
 _PLAIN = re.compile(_ANSWER, re.DOTALL)
@@ -32,7 +31,7 @@ class Parsed(NamedTuple):
     """Actions that were named and will not be played: unknown ones, and those over the limit."""
 
 
-def first_messages(env: Env, family: Family, board: str, left: int) -> list[Message]:
+def first_messages(env: Env, family: Player, board: str, left: int) -> list[Message]:
     """The opening of the conversation; `left` actions may be played in all."""
     if env.style == "compact":
         return [{"role": "user", "content": spaced(board)}]

@@ -58,7 +58,12 @@ class Groups:
             trajectory_uids=uids,
             channel=TRAIN,
             env=task.world.tag,
-            task={"instance": task.instance.key, "seed": str(task.instance.seed), "position": str(task.position)},
+            task={
+                "instance": task.instance.key,
+                "seed": str(task.instance.seed),
+                "position": str(task.position),
+                **task.world.family.task(task.instance),
+            },
         )
         while isinstance(await self._pool.ask(request, timeout_s=300.0), Busy):
             self._tally.waited()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rlctl.config import Config
 from rlctl.config.serving import Env
-from rlctl.envs import Episode, family, instances
-from rlctl.envs.base import Family, Instance
-from rlctl.envs.splits import distinct
+from rlctl.envs import family, instances
+from rlctl.envs.base import Family, Instance, Play
+from rlctl.envs.splits import too_few
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class World:
     def tag(self) -> str:
         return self.env.tag or self.env.name
 
-    def episode(self, instance: Instance, stream: int) -> Episode:
-        return Episode(self.env, self.family, instance, stream)
+    def episode(self, instance: Instance, stream: int) -> Play:
+        return self.family.episode(instance, stream)
 
     def held_out(self, split: str, episodes: int) -> list[Instance]:
         """`episodes` instances of a split, always the same; each once while there are enough, then again."""
-        found = list(itertools.islice(distinct(self.family, split, self.env.seed), episodes))
+        found = list(itertools.islice(self.family.distinct(split, self.env.seed), episodes))
+        if not found:
+            raise too_few(self.env, split, episodes, 0)
         return [found[i % len(found)] for i in range(episodes)]
 
 

@@ -9,9 +9,10 @@ import msgspec
 
 from rlctl.config.serving import Env
 from rlctl.envs import text
-from rlctl.envs.base import Family, Instance, Skip, horizon
+from rlctl.envs.base import Instance, Skip, horizon
+from rlctl.envs.boards import Boards
 from rlctl.envs.episode import Episode
-from rlctl.envs.lookup import family
+from rlctl.envs.lookup import boards
 from rlctl.envs.splits import split_of
 
 FILES = {"sft": "train", "sft_test": "test"}
@@ -64,7 +65,7 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
 
     `played` are boards of blocks before this one; theirs and its own repetitions get no rows (nobody will want them).
     """
-    made = family(block.env)
+    made = boards(block.env)
     deepest = min(block.max_depth, horizon(block.env))
     encode = msgspec.json.Encoder().encode
     records: list[Record] = []
@@ -87,12 +88,12 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
     return records
 
 
-def _row(block: Block, made: Family, instance: Instance, number: int, split: str) -> Row:
+def _row(block: Block, made: Boards, instance: Instance, number: int, split: str) -> Row:
     episode = demonstrate(block.env, made, instance, number, block.thoughts)
     return Row(episode.messages, block.env.name, instance.seed, instance.key, instance.shortest, split, episode.success)
 
 
-def demonstrate(env: Env, made: Family, instance: Instance, number: int = 0, thoughts: bool = False) -> Episode:
+def demonstrate(env: Env, made: Boards, instance: Instance, number: int = 0, thoughts: bool = False) -> Episode:
     """One whole episode of the optimal player; `number` tells several of one instance apart (ties, luck)."""
     episode = Episode(env, made, instance, stream=number)
     expert = made.expert(instance, tie=instance.seed * 1_000 + number)
