@@ -20,7 +20,7 @@ MAINS = {
 SIDEWAYS = {("rlctl.up.prepare", "rlctl.sftgen.main")}
 """`rlctl up` makes demonstrations exactly as `rlctl sft-gen` does."""
 FOUNDATIONS = {"errors", "config", "wire", "telemetry"}
-TORCH_ALLOWED = ("train.", "models.", "engines.embedded")
+TORCH_ALLOWED = ("train.", "models.", "engines.")
 
 
 def name_in(module: str) -> str:

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engines.models import CONFIGS, CONTEXT, VOCABULARY, finish, generator, make, reference, sequence
 
 from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.lean import Lean, fits
 from rlctl.engines.embedded.sequences import Sequence
 from rlctl.engines.embedded.weights import BadWeights
+from tests.engines.models import CONFIGS, CONTEXT, VOCABULARY, finish, generator, make, reference, sequence
 
 TOLERANCE = 1e-4
 
@@ -100,11 +100,22 @@ def test_the_same_prompt_again_still_computes_its_last_token() -> None:
     assert error(model, again) < TOLERANCE
 
 
+def test_a_group_with_one_prompt_computes_it_once_and_samples_for_each() -> None:
+    model = make()
+    running = generator(model)
+    prompt = list(range(30))
+    group = [sequence(prompt, f"s{i}", max_tokens=n) for i, n in enumerate((1, 9, 9, 9))]
+    finish(running, *group, other := sequence([3] * 30, max_tokens=4))
+    assert [s.reused for s in [*group, other]] == [0, 29, 29, 29, 0]
+    assert error(model, *group, other) < TOLERANCE
+    assert len({tuple(s.response) for s in group}) == 4
+
+
 def test_kept_sessions_stay_within_the_budget_and_the_oldest_goes_first() -> None:
-    running = generator(make(), max_running=2, cache_tokens=1024)
+    running = generator(make(), max_running=2, cache_tokens=2048)
     for name in "abcdefgh":
         finish(running, *(sequence(np.arange(80) % VOCABULARY, f"{name}{i}", max_tokens=2) for i in range(2)))
-        assert running.running.tokens + running.sessions.tokens <= 1024
+        assert running.running.tokens + running.sessions.tokens <= 2048
     old, recent = (sequence(np.arange(80) % VOCABULARY, name, max_tokens=1) for name in ("a0", "h1"))
     finish(running, old, recent)
     assert (old.reused, recent.reused) == (0, 79)
@@ -230,7 +241,9 @@ def test_any_order_of_joining_stepping_aborting_and_swapping_keeps_every_token_e
             session = data.draw(st.sampled_from(["", "a", "b"]))
             ended = [s for s in everything if s.finish and s.session == session and s.length < 60]
             start = ended[-1].ids(0, ended[-1].length).tolist() if ended else []
-            prompt = start + data.draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12))
+            prompt = start + data.draw(
+                st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=12) | st.just(list(range(20)))
+            )
             everything.append(sequence(prompt, session, max_tokens=data.draw(st.integers(1, 8))))
             running.add(everything[-1])
         elif action == "step" and running.busy:

@@ -39,6 +39,15 @@ class World:
         self.folders = [base / f"v{i}" for i in range(3)]
         self.models = [publish(folder, i, seed=i) for i, folder in enumerate(self.folders)]
         self.server: Server = vllm_server.start(PYTHON, self.folders[0], base / "run", free_port())
+        self.version = 0
+
+    def serve(self, model: int) -> int:
+        """Have the server take `models[model]` as the next version; returns that version."""
+        self.version += 1
+        vllm_server.seal(self.folders[model], self.version)
+        status, answer = self.server.put(self.version, self.folders[model])
+        assert (status, answer.get("version")) == (200, self.version), answer
+        return self.version
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +61,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def server(world: World) -> Server:
-    """The server on the model it started from."""
-    assert world.server.put(0, world.folders[0])[0] == 200
+    """The server, on models[0] whatever came before."""
+    world.serve(0)
     return world.server
 
 
@@ -64,7 +73,8 @@ def worst(model: Any, prompt: list[int], choice: dict[str, Any], temperature: fl
     return max(abs(one - other) for one, other in zip(told, own, strict=True))
 
 
-def test_a_fresh_engine_is_version_0_with_the_checksum_of_its_model(world: World, server: Server) -> None:
+def test_a_fresh_engine_is_version_0_with_the_checksum_of_its_model(world: World) -> None:
+    server = world.server
     promised = json.loads((world.folders[0] / "PUBLISHED.json").read_text())["sha256"]["model.safetensors"]
     assert server.call("GET", "/policy")[1] == {"version": 0, "checksum": promised, "path": str(world.folders[0])}
     assert server.call("GET", "/v1/models")[1]["data"][0]["id"] == "policy"
@@ -77,11 +87,10 @@ def test_after_an_update_every_logprob_is_that_of_the_published_weights(world: W
     # The same prompts beforehand, so that the old weights' context is in the prefix cache.
     with ThreadPoolExecutor(16) as pool:
         before = list(pool.map(lambda prompt: server.complete(prompt, 100), prompts))
-        status, answer = server.put(1, world.folders[1])
+        old, new = world.version, world.serve(1)
         after = list(pool.map(lambda prompt: server.complete(prompt, 100), prompts))
-    assert (status, answer["version"]) == (200, 1)
-    assert {versions for _, versions in before} == {"0:100"}
-    assert {versions for _, versions in after} == {"1:100"}
+    assert {versions for _, versions in before} == {f"{old}:100"}
+    assert {versions for _, versions in after} == {f"{new}:100"}
     for answers, model, other in ((before, 0, 1), (after, 1, 0)):
         choices = [body["choices"][0] for body, _ in answers]
         assert sum(len(choice["token_ids"]) for choice in choices) == 1600
@@ -94,20 +103,21 @@ def test_after_an_update_every_logprob_is_that_of_the_published_weights(world: W
 def test_a_request_in_flight_goes_on_with_the_new_weights_on_its_whole_context(world: World, server: Server) -> None:
     prompts = [[(11 * i + j) % 300 + 2 for j in range(150)] for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
+        model_of = {world.version: 0}
         calls = [pool.submit(server.complete, prompt, 600) for prompt in prompts]
-        for version in (1, 2):
+        for model in (1, 2):
             server.wait_for_tokens(8 * 100)
-            assert server.put(version, world.folders[version])[0] == 200
+            model_of[world.serve(model)] = model
         answers = [call.result() for call in calls]
-    checked = dict.fromkeys(range(3), 0)
+    checked = dict.fromkeys(model_of, 0)
     for prompt, (body, versions) in zip(prompts, answers, strict=True):
         choice = body["choices"][0]
         runs = [tuple(map(int, run.split(":"))) for run in versions.split(",")]
-        assert [version for version, _ in runs] == [0, 1, 2], versions
+        assert [version for version, _ in runs] == list(model_of), versions
         assert sum(count for _, count in runs) == len(choice["token_ids"]) == 600
         told, begin = choice["logprobs"]["token_logprobs"], 0
         for version, count in runs:
-            own = logprobs(world.models[version], prompt, choice["token_ids"]).tolist()
+            own = logprobs(world.models[model_of[version]], prompt, choice["token_ids"]).tolist()
             for at in range(begin, begin + count):
                 assert abs(told[at] - own[at]) <= CLOSE, f"token {at}, said to be of version {version} ({versions})"
             begin += count
@@ -119,13 +129,13 @@ def test_each_of_several_choices_has_its_own_run_lengths(world: World, server: S
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(server.complete, [5, 6, 7], 500, n=3)
         server.wait_for_tokens(300)
-        assert server.put(1, world.folders[1])[0] == 200
+        before, after = world.version, world.serve(1)
         body, versions = call.result()
     per_choice = versions.split(";")
     assert len(per_choice) == 3
     for choice, runs in zip(body["choices"], per_choice, strict=True):
         (old, first), (new, second) = (map(int, run.split(":")) for run in runs.split(","))
-        assert (old, new, first + second) == (0, 1, 500)
+        assert (old, new, first + second) == (before, after, 500)
         told = choice["logprobs"]["token_logprobs"]
         for model, part in ((0, slice(0, first)), (1, slice(first, 500))):
             own = logprobs(world.models[model], [5, 6, 7], choice["token_ids"]).tolist()
@@ -139,7 +149,7 @@ def test_logprobs_are_those_of_the_distribution_sampled_from(world: World, serve
     assert worst(world.models[0], prompt, choice) > 0.1
 
 
-def test_a_streamed_answer_tells_its_versions_before_it_is_done(server: Server) -> None:
+def test_a_streamed_answer_tells_its_versions_before_it_is_done(world: World, server: Server) -> None:
     import urllib.request
 
     body = {"prompt": [5, 6], "max_tokens": 9, "stream": True, "temperature": 1.0, "ignore_eos": True}
@@ -147,7 +157,9 @@ def test_a_streamed_answer_tells_its_versions_before_it_is_done(server: Server) 
     request = urllib.request.Request(f"{server.url}/v1/completions", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as reply:
         lines = [line for line in reply.read().decode().splitlines() if line]
-    assert lines[-2:] == [": X-Policy-Versions 0:9", "data: [DONE]"]
+    assert lines[-1] == "data: [DONE]"
+    tail = json.loads(lines[-2].removeprefix("data: "))
+    assert (tail["choices"], tail["policy_versions"]) == ([], f"{world.version}:9")
 
 
 def test_weights_with_a_wrong_checksum_are_refused_and_the_old_ones_go_on(
@@ -158,12 +170,12 @@ def test_weights_with_a_wrong_checksum_are_refused_and_the_old_ones_go_on(
     content = bytearray((bad / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (bad / "model.safetensors").write_bytes(content)
-    status, answer = server.put(1, bad)
-    assert status == 409
+    status, answer = server.put(world.version + 1, bad)
+    assert status == 422
     assert "sha256" in answer["error"]["message"]
-    assert server.call("GET", "/policy")[1]["version"] == 0
+    assert server.call("GET", "/policy")[1]["version"] == world.version
     body, versions = server.complete([4, 5, 6], 50)
-    assert versions == "0:50"
+    assert versions == f"{world.version}:50"
     assert worst(world.models[0], [4, 5, 6], body["choices"][0]) <= CLOSE
 
 

@@ -94,7 +94,9 @@ class Application:
             await send(start)
         async for _ in self.state.engine_client.generate(order["count"], order.get("n", 1)):
             if order.get("stream"):
-                await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+                await send(
+                    {"type": "http.response.body", "body": b'data: {"id": "a", "choices": [{}]}\n\n', "more_body": True}
+                )
         if order.get("stream"):
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
         else:
@@ -128,7 +130,7 @@ class Running:
         return status, json.loads(body)
 
 
-def write_model(folder: Path, shape: tuple[int, ...] = (2, 3), name: str = "w") -> str:
+def write_model(folder: Path, shape: tuple[int, ...] = (2, 3), name: str = "w", version: int = 1) -> str:
     """A safetensors file with one float32 tensor, and its PUBLISHED.json; returns the checksum."""
     folder.mkdir()
     size = 4
@@ -138,7 +140,7 @@ def write_model(folder: Path, shape: tuple[int, ...] = (2, 3), name: str = "w") 
     content = struct.pack("<Q", len(head)) + head + bytes(size)
     (folder / "model.safetensors").write_bytes(content)
     checksum = hashlib.sha256(content).hexdigest()
-    promise = {"version": 1, "sha256": {"model.safetensors": checksum}}
+    promise = {"version": version, "sha256": {"model.safetensors": checksum}}
     (folder / "PUBLISHED.json").write_text(json.dumps(promise))
     return checksum
 
@@ -181,7 +183,7 @@ async def test_the_weights_that_vllm_came_up_with_are_version_0(running: Running
 
 
 async def test_an_update_pauses_loads_labels_and_resumes_in_this_order(running: Running, tmp_path: Path) -> None:
-    checksum = write_model(tmp_path / "v7")
+    checksum = write_model(tmp_path / "v7", version=7)
     status, answer = await running.put(7, tmp_path / "v7")
     assert (status, answer["version"], answer["checksum"]) == (200, 7, checksum)
     assert running.engine.did[1:] == ["pause keep True", "load_published v7", "version 7", "resume"]
@@ -211,7 +213,10 @@ async def test_concurrent_requests_do_not_mix_their_versions(running: Running, t
 
 async def test_a_stream_carries_the_versions_just_before_it_is_done(running: Running) -> None:
     _, body, headers = await running.request("POST", "/v1/completions", {"count": 3, "stream": True})
-    assert body == b"data: {}\n\n" * 3 + b": X-Policy-Versions 0:3\n\ndata: [DONE]\n\n"
+    *chunks, tail, done = body.split(b"\n\n")[:-1]
+    assert chunks == [b'data: {"id": "a", "choices": [{}]}'] * 3
+    assert json.loads(tail.removeprefix(b"data: ")) == {"id": "a", "choices": [], "policy_versions": "0:3"}
+    assert done == b"data: [DONE]"
     assert "x-policy-versions" not in headers
 
 
@@ -227,21 +232,34 @@ async def test_a_wrong_checksum_is_refused_before_anything_stops(running: Runnin
     file = tmp_path / "v1" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     status, answer = await running.put(1, tmp_path / "v1")
-    assert status == 409 and "PUBLISHED.json says" in answer["error"]["message"]
+    assert status == 422 and "PUBLISHED.json says" in answer["error"]["message"]
     assert running.engine.did == ["version 0"]
+
+
+async def test_an_older_version_and_a_mislabelled_one_are_refused(running: Running, tmp_path: Path) -> None:
+    write_model(tmp_path / "v2", version=2)
+    assert (await running.put(2, tmp_path / "v2"))[0] == 200
+    write_model(tmp_path / "v1")
+    status, answer = await running.put(1, tmp_path / "v1")
+    assert (status, answer["error"]["message"]) == (409, "version 2 is served; 1 is older")
+    status, answer = await running.put(3, tmp_path / "v2")
+    assert status == 422 and "published as version 2, not 3" in answer["error"]["message"]
+    # The same number again, with other weights, is what a warm start does.
+    write_model(tmp_path / "again", version=2)
+    assert (await running.put(2, tmp_path / "again"))[0] == 200
 
 
 @pytest.mark.parametrize("model", [{"shape": (3, 2)}, {"name": "other"}])
 async def test_weights_of_another_model_are_refused(running: Running, tmp_path: Path, model: dict[str, Any]) -> None:
     write_model(tmp_path / "v1", **model)
     status, answer = await running.put(1, tmp_path / "v1")
-    assert status == 409 and "the model served has (2, 3)" in answer["error"]["message"]
+    assert status == 422 and "the model served has (2, 3)" in answer["error"]["message"]
     assert running.engine.did == ["version 0"]
 
 
 async def test_a_folder_that_was_never_published_is_refused(running: Running, tmp_path: Path) -> None:
     status, answer = await running.put(1, tmp_path / "nothing")
-    assert status == 409 and "no published folder" in answer["error"]["message"]
+    assert status == 422 and "no published folder" in answer["error"]["message"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"version": 1}', b'{"version": -1, "path": "/a"}',
@@ -269,7 +287,7 @@ async def test_an_engine_with_half_loaded_weights_ends(
 
 async def test_updates_that_come_together_are_made_one_after_the_other(running: Running, tmp_path: Path) -> None:
     for version in (1, 2, 3):
-        write_model(tmp_path / f"v{version}")
+        write_model(tmp_path / f"v{version}", version=version)
     answers = await asyncio.gather(*(running.put(version, tmp_path / f"v{version}") for version in (1, 2, 3)))
     assert [status for status, _ in answers] == [200] * 3
     did = running.engine.did[1:]
@@ -286,7 +304,7 @@ async def test_a_start_from_the_hub_takes_the_first_publication_as_its_shape(tmp
     await policy.start()
     assert policy.state() == {"version": 0, "checksum": "", "path": ""}
     write_model(tmp_path / "v1")
-    write_model(tmp_path / "v2", shape=(9, 9))
+    write_model(tmp_path / "v2", shape=(9, 9), version=2)
     await policy.put(1, str(tmp_path / "v1"))
     with pytest.raises(vllm_weights.Refused):
         await policy.put(2, str(tmp_path / "v2"))

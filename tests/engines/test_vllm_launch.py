@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rlctl.config import Config
-from rlctl.engines.vllm import Found, check_head_dim, command, probe
+from rlctl.engines.vllm import Found, addressed, check_head_dim, command, probe
 from rlctl.engines.vllm_settings import ENVIRONMENT, FaceSettings
 from rlctl.errors import ConfigError
 
@@ -101,6 +101,14 @@ def test_an_interpreter_without_rlctl_finds_our_sources(tmp_path: Path) -> None:
     _, env = command(configured(tmp_path), 0, bare, {"PYTHONPATH": "/mine"})
     source, mine = env["PYTHONPATH"].split(os.pathsep)
     assert (Path(source) / "rlctl" / "engines" / "vllm_face.py").is_file() and mine == "/mine"
+
+
+def test_without_urls_a_free_port_of_the_host_is_served(tmp_path: Path) -> None:
+    config = addressed(configured(tmp_path, urls=[]))
+    argv, _ = command(config, 0, CPU, {})
+    assert flag(argv, "--host") == "127.0.0.1" and int(flag(argv, "--port")) > 1023
+    named = configured(tmp_path)
+    assert addressed(named) is named
 
 
 def interpreter(tmp_path: Path, answer: dict[str, Any]) -> str:

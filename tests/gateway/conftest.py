@@ -1,7 +1,7 @@
 """One gateway in this event loop, in front of a fake engine and a fake pool, all on real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,13 @@ class Stack:
 
 @asynccontextmanager
 async def running(
-    path: Path, template: str = CHATML, engines: int = 1, reward_url: str = "", context: int = 4096, **gateway: Any
+    path: Path,
+    template: str = CHATML,
+    engines: int = 1,
+    reward_url: str = "",
+    context: int = 4096,
+    pool_url: str = "",
+    **gateway: Any,
 ) -> AsyncIterator[Stack]:
     started = [await FakeEngine(seed).start() for seed in range(engines)]
     pool = await FakePool().start()
@@ -62,7 +68,7 @@ async def running(
         run=Run(dir=str(path)),
         model=Model(path=str(build(path / "model", template)), max_context=context),
         engine=Engine(urls=[one.url for one in started]),
-        pool=Pool(url=pool.url),
+        pool=Pool(url=pool_url or pool.url),
         rollout=Rollout(max_tokens=64),
         gateway=Gateway(**gateway),
     )
@@ -90,6 +96,3 @@ async def running(
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     async with running(tmp_path) as made:
         yield made
-
-
-Start = Callable[..., Awaitable[Stack]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 from collections import defaultdict
 from typing import Any
 
@@ -12,6 +13,12 @@ from rlctl.wire.messages import CompleteTrajectory, Done, GetStatistics, Refused
 from rlctl.wire.sockets import Answer
 
 END = tokenizer().token_to_id("<|im_end|>")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
 
 
 class FakeEngine:

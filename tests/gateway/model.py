@@ -18,7 +18,8 @@ CHATML = """\
 {%- elif message.tool_calls %}
 {{- '<|im_start|>assistant\\n' + (message.content or '') }}
 {%- for call in message.tool_calls %}
-{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) + '}\\n</tool_call>' }}
+{{- '\\n<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- (call.function.arguments | tojson) + '}\\n</tool_call>' }}
 {%- endfor %}{{ '<|im_end|>\\n' }}
 {%- elif not (tools and loop.first and message.role == 'system') %}
 {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}

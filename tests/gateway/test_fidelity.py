@@ -41,7 +41,7 @@ def contexts(steps: dict[int, Step]) -> dict[int, list[int]]:
 
 
 def check_fidelity(engines: list[FakeEngine], pool: FakePool) -> int:
-    """Every response the engines gave is one Step with the same context, ids, logprobs and versions. Number of Steps."""
+    """Every response is one Step with the same context, ids, logprobs and versions. Number of Steps."""
     sampled = Counter(
         (call["session"], tuple(call["prompt"]), tuple(ids), tuple(logprobs), tuple(versions))
         for engine in engines

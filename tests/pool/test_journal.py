@@ -5,7 +5,6 @@ import resource
 from pathlib import Path
 
 import pytest
-from tests.pool.make import rules, step
 
 from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
@@ -24,6 +23,7 @@ from rlctl.wire.messages import (
     SubmitSteps,
     Trajectory,
 )
+from tests.pool.make import rules, step
 
 STORY: list[tuple[Event, float]] = [
     (OpenGroup("a", ["a.0", "a.1"]), 1.0),

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.pool.make import step
-from tests.pool.process import PoolProcess
 
 from rlctl.errors import WireError
 from rlctl.wire.frames import read_ended
@@ -28,6 +26,8 @@ from rlctl.wire.messages import (
     TakeUnscored,
 )
 from rlctl.wire.sockets import Ask
+from tests.pool.make import step
+from tests.pool.process import PoolProcess
 
 
 @pytest.fixture

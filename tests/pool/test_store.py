@@ -4,7 +4,6 @@ import math
 
 import msgspec
 import pytest
-from tests.pool.make import check_sums, fetch, finish, opened, ready_group, rules, step
 
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Store
@@ -23,6 +22,7 @@ from rlctl.wire.messages import (
     SubmitScores,
     SubmitSteps,
 )
+from tests.pool.make import check_sums, fetch, finish, opened, ready_group, rules, step
 
 
 @pytest.fixture
@@ -346,3 +346,10 @@ def test_a_leased_group_is_the_trainers_and_goes_stale_only_when_given_back() ->
     store.apply(Nack("L"), 0)
     assert store.statistics()["train.stale"] == 2
     check_sums(store)
+
+
+def test_a_scorer_that_needs_no_text_gets_no_steps(store: Store) -> None:
+    opened(store, "p", 1)
+    finish(store, "p.0", reward=None)
+    (trajectory,) = store.take_unscored(1, now=0, steps=False)
+    assert (trajectory.steps, trajectory.facts.env_reward, trajectory.status) == ([], 1.0, "complete")

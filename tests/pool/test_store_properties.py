@@ -4,7 +4,6 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.pool.make import check_sums, rules, step
 
 from rlctl.pool.state import Refusal, State
 from rlctl.pool.store import Event, Store
@@ -20,6 +19,7 @@ from rlctl.wire.messages import (
     SubmitScores,
     SubmitSteps,
 )
+from tests.pool.make import check_sums, rules, step
 
 RULES = rules(max_in_flight=3, max_staleness=1, min_group_size=2, group_timeout_s=40, lease_timeout_s=20)
 UIDS = [f"p{p}.{i}" for p in range(6) for i in range(3)]

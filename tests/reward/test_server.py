@@ -11,7 +11,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.pool.process import PoolProcess
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import rlctl
@@ -20,6 +19,7 @@ from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import CompleteTrajectory, Facts, FetchBatch, OpenGroup, Step, SubmitSteps
 from rlctl.wire.sockets import Ask
+from tests.pool.process import PoolProcess
 
 PRESET = """
 [model]

@@ -19,7 +19,7 @@ from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import read
 from rlctl.train.loop import Run
 from rlctl.train.ranks import Ranks
-from rlctl.train.source import append_batch
+from rlctl.train.source import append_batch, read_batches
 from rlctl.wire.messages import (
     Ack,
     Batch,
@@ -29,6 +29,7 @@ from rlctl.wire.messages import (
     Evaluated,
     FetchBatch,
     Group,
+    Nack,
     SetPolicyVersion,
 )
 
@@ -133,6 +134,8 @@ class World:
             return random_batch(self.fetched, request.groups)
         if isinstance(request, Ack):
             self.events.append(f"ack {request.lease}")
+        if isinstance(request, Nack):
+            self.events.append("give back all" if not request.lease else "give back one")
         if isinstance(request, SetPolicyVersion):
             assert self.engine.told[-1]["version"] == request.version, "the pool hears of a version no engine serves"
             self.events.append(f"version {request.version}")
@@ -187,7 +190,7 @@ def test_a_whole_run_under_torchrun_does_everything_in_the_order_that_is_safe(
     config = world.config(model_dir, tmp_path, run={"steps": 3})
     finished(torchrun(config, tmp_path))
     assert world.events == [
-        "version 0", "eval val 0", "eval greedy 0",
+        "version 0", "give back all", "eval val 0", "eval greedy 0",
         "fetch 1", "version 1", "ack lease-1",
         "fetch 2", "version 2", "ack lease-2", "eval val 2",
         "fetch 3", "version 3", "ack lease-3", "eval val 3", "eval greedy 3",
@@ -226,7 +229,7 @@ def test_a_trainer_killed_between_checkpoint_and_ack_acknowledges_again(
         killed.step()
     rows = run(config)
     assert [row["step"] for row in rows] == [2], "step 1 was durable and is not done again"
-    assert world.events[:4] == ["fetch 1", "version 1", "ack lease-1", "fetch 2"]
+    assert world.events[:4] == ["fetch 1", "version 1", "ack lease-1", "give back all"]
 
 
 def test_batches_can_be_recorded_and_trained_on_again(model_dir: Path, tmp_path: Path, world: World) -> None:
@@ -234,6 +237,17 @@ def test_batches_can_be_recorded_and_trained_on_again(model_dir: Path, tmp_path:
     again = run(config_for(model_dir, tmp_path / "again", run={"steps": 2}, train={
         "replay": str(tmp_path / "live" / "batches.msgpack")}))  # fmt: skip
     assert [row["loss"] for row in live] == [row["loss"] for row in again]
+
+
+@pytest.mark.parametrize(("cut", "words"), [(-1, "record 2 is broken"), (-10_000_000, None)])
+def test_a_recording_that_is_cut_off_is_an_error(tmp_path: Path, cut: int, words: str | None) -> None:
+    whole = record(tmp_path / "whole", 2).read_bytes()
+    (tmp_path / "cut").write_bytes(whole[:cut])
+    if words is None:
+        assert list(read_batches(tmp_path / "cut")) == []
+        return
+    with pytest.raises(RlctlError, match=words):
+        list(read_batches(tmp_path / "cut"))
 
 
 def test_no_batch_for_too_long_ends_with_the_watchdogs_error(model_dir: Path, tmp_path: Path, world: World) -> None:

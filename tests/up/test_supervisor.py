@@ -140,6 +140,8 @@ def test_ctrl_c_ends_everything_with_exit_130(up: Callable[..., Run], signum: in
     assert code == 130
     assert gone(everything)
     assert json.loads((run.dir / "summary.json").read_text())["status"] == "interrupted"
+    states = {path.stem: json.loads(path.read_text())["state"] for path in (run.dir / "components").glob("*.json")}
+    assert states == {"pool": "ended", "engine-0": "ended", "train": "ended"}
 
 
 def test_sigkill_of_rlctl_up_itself_leaves_nothing_behind(up: Callable[..., Run]) -> None:

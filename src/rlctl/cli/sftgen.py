@@ -3,16 +3,15 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlctl.cli.options import Json, Set
-from rlctl.config import load
-from rlctl.config.serving import Env
-from rlctl.config.suggest import nearest
-from rlctl.config.worlds import WORLDS
 from rlctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rlctl.config.serving import Env
 
 
 def sft_gen(
@@ -60,8 +59,12 @@ def sft_gen(
     )
 
 
-def _environment(name: str, config: list[str], overrides: list[str]) -> Env:
+def _environment(name: str, config: list[str], overrides: list[str]) -> "Env":
     """The [[env]] called (or tagged) `name`, of the presets given or on its own; `-s env.key=value` changes it."""
+    from rlctl.config import load
+    from rlctl.config.suggest import nearest
+    from rlctl.config.worlds import WORLDS
+
     if ":" not in name and name not in WORLDS and not config:
         hint = nearest(name, WORLDS)
         more = f"did you mean {hint!r}?" if hint else f"there are: {', '.join(WORLDS)}, module:Class"

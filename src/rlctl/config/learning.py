@@ -100,7 +100,8 @@ class Train(Section):
     micro_tokens: Positive = 8192
     """Tokens of one forward pass and rank, padding counted; a longer sample has a pass to itself."""
     packing: bool = False
-    """Several samples per row, attention block-diagonal (no padding with flash_attention_2); else one per row, sorted by length."""
+    """Several samples per row with block-diagonal attention (no padding with flash_attention_2); else one per row,
+    sorted by length."""
     record: bool = False
     """Keep every batch in RUN_DIR/batches.msgpack, to train on it again with `replay`."""
     replay: str = ""

@@ -5,6 +5,7 @@ load model ---> listen ---> announce ---> [ uvicorn | step loop | metrics ] ---S
 
 import asyncio
 import logging
+import os
 import socket
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,12 +27,14 @@ log = logging.getLogger(__name__)
 
 
 def main(config: Config, index: int = 0) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT; does not return."""
     name = f"engine-{index}"
     logs.setup(name)
-    uvicorn_loop = uvicorn.Config(app=_nothing, loop="auto").get_loop_factory()
+    uvicorn_loop = uvicorn.Config(app=_nothing, log_config=None).get_loop_factory()
     with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
         runner.run(_serve(config, index, name))
+    logging.shutdown()
+    os._exit(0)  # everything is closed; taking torch's modules apart would cost a second
 
 
 async def _serve(config: Config, index: int, name: str) -> None:

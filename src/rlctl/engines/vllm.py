@@ -14,6 +14,7 @@ Tested with vLLM 0.32.0; docs/engines.md says which of its interfaces are used.
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -148,6 +149,17 @@ def _source(python: str) -> str:
     return str(folder)
 
 
+def addressed(config: Config) -> Config:
+    """With engine.urls; a free port of engine.host where they are empty, as for the embedded engine."""
+    if config.engine.urls:
+        return config
+    with socket.socket(socket.AF_INET6 if ":" in config.engine.host else socket.AF_INET) as free:
+        free.bind((config.engine.host, 0))
+        host = f"[{config.engine.host}]" if ":" in config.engine.host else config.engine.host
+        url = f"http://{host}:{free.getsockname()[1]}"
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"urls": [url]})})
+
+
 def check_head_dim(model_dir: str) -> None:
     """ConfigError for a local model whose attention vLLM cannot compute on a CPU."""
     file = Path(model_dir) / "config.json"
@@ -165,6 +177,7 @@ def check_head_dim(model_dir: str) -> None:
 
 def exec_vllm(config: Config, index: int) -> None:
     """Become `vllm serve` for engine `index`; does not return. ConfigError when that cannot be."""
+    config = addressed(config)
     found = probe(config)
     if found.cpu:
         check_head_dim(config.model_dir)

@@ -5,8 +5,8 @@
     POST /v1/*        passed on to vLLM; the response gets X-Policy-Versions (vllm_versions)
     everything else   passed on untouched: /health /metrics /v1/models
 
-A streamed response has sent its headers before its tokens are known, so there the same text comes as an SSE comment
-line (`: X-Policy-Versions 3:17,4:47`) just before `data: [DONE]`.
+A streamed response has sent its headers before its tokens are known; there the same text comes in a last chunk without
+choices, `"policy_versions": "3:17,4:47"`, just before `data: [DONE]`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 log = logging.getLogger(__name__)
-DONE = b"data: [DONE]"
+CHUNK, DONE = b"data: {", b"data: [DONE]"
 
 
 class Face:
@@ -101,7 +101,7 @@ class Face:
         try:
             return 200, await asyncio.shield(asyncio.ensure_future(policy.put(version, path)))
         except Refused as error:
-            return 409, _error(str(error))
+            return error.status, _error(str(error))
         except Broken as error:
             log.critical("%s; this engine ends, it must not generate from such weights", error)
             asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
@@ -113,18 +113,21 @@ class Face:
         told: Told = []
         start: Message | None = None
         streamed = False
+        last = b""
 
         async def labelled(message: Message) -> None:
-            nonlocal start, streamed
+            nonlocal start, streamed, last
             if message["type"] == "http.response.start":
                 start = message
                 headers = dict(message.get("headers", ()))
                 streamed = headers.get(b"content-type", b"").startswith(b"text/event-stream")
                 if told and not streamed:
                     message["headers"] = [*message["headers"], (b"x-policy-versions", header(told).encode())]
-            elif streamed and (at := message.get("body", b"").find(DONE)) >= 0:
-                comment = f": X-Policy-Versions {header(told)}\n\n".encode()
-                message["body"] = message["body"][:at] + comment + message["body"][at:]
+            elif streamed and (body := message.get("body", b"")):
+                head, done, rest = body.partition(DONE)
+                last = head if head.startswith(CHUNK) else last
+                if done and told and last:
+                    message["body"] = head + _tail(last, header(told)) + done + rest
             await send(message)
 
         token = TOLD.set(told)
@@ -137,6 +140,13 @@ class Face:
             self.tally.requests += 1
             self.tally.tokens += tokens(told)
             self.tally.failed += start is None or start["status"] >= 400
+
+
+def _tail(chunk: bytes, versions: str) -> bytes:
+    """A chunk like `chunk` (an SSE event), but with no choices and the versions of all of them."""
+    like = json.loads(chunk.splitlines()[0].removeprefix(b"data: "))
+    content = {key: like[key] for key in ("id", "object", "created", "model") if key in like}
+    return b"data: " + json.dumps(content | {"choices": [], "policy_versions": versions}).encode() + b"\n\n"
 
 
 def _end_process_on_failure(task: "asyncio.Task[None]") -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlctl.engines import vllm_weights
+from rlctl.engines.vllm_weights import Refused
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +70,11 @@ class Policy:
         """
         async with self._lock:
             began = time.monotonic()
-            checksum = await asyncio.to_thread(vllm_weights.verify, Path(path), self._shapes)
             if self.broken:
                 raise Broken(self.broken)
+            if version < self.version:
+                raise Refused(f"version {self.version} is served; {version} is older", 409)
+            checksum = await asyncio.to_thread(vllm_weights.verify, Path(path), version, self._shapes)
             paused = time.monotonic()
             try:
                 await self._client.pause_generation(mode="keep", clear_cache=True)

@@ -77,7 +77,7 @@ class Presence:
     def _write(self, metrics: Metrics, wall_s: float) -> None:
         tally, policy = self._tally, self._policy
         metrics.write(
-            policy_version=policy.version,
+            version=policy.version,
             updates=policy.updates,
             update_s=round(policy.update_s, 4),
             requests=tally.requests,

@@ -10,7 +10,11 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Refused(Exception):
-    """The published folder is not what it should be; the engine keeps its weights."""
+    """The engine keeps its weights; `status` is the HTTP answer."""
+
+    def __init__(self, message: str, status: int = 422) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def sha256(file: Path) -> str:
@@ -32,19 +36,22 @@ def shapes(folder: Path) -> Shapes:
     return found
 
 
-def verify(folder: Path, expected: Shapes) -> str:
-    """The sha256 of the folder's weights, after comparing it with PUBLISHED.json and the tensors with `expected`.
+def verify(folder: Path, version: int, expected: Shapes) -> str:
+    """The sha256 of the folder's weights; it and `version` agree with PUBLISHED.json, the tensors with `expected`.
 
     `expected` are the tensors of the model served so far; empty: not known. Tensors beyond those are vLLM's to judge (a
     tied output layer may or may not be written). Raises Refused.
     """
     try:
-        promised = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))["sha256"][WEIGHTS]
+        published = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))
+        promised, label = published["sha256"][WEIGHTS], published["version"]
         checksum = sha256(folder / WEIGHTS)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise Refused(f"{folder} is no published folder: {type(error).__name__}: {error}") from error
     if checksum != promised:
         raise Refused(f"{folder / WEIGHTS}: sha256 is {checksum}, PUBLISHED.json says {promised}")
+    if label != version:
+        raise Refused(f"{folder} was published as version {label}, not {version}")
     new = shapes(folder)
     for name, shape in expected.items():
         if new.get(name) != shape:

@@ -22,6 +22,7 @@ from rlctl.gateway.trajectories import Live, Trajectories
 from rlctl.gateway.upstream import Completion, Upstream
 from rlctl.wire.messages import Step
 
+PHASES = ("template", "tokenize", "engine", "pool")
 Place = Callable[[Session], Prompt]
 Answered = Callable[[str], Message | None]
 """Text of a response -> the message the client gets (None: the dialect has no messages)."""
@@ -55,8 +56,8 @@ class Counts:
     """By route and HTTP status."""
     forks: Counter[str] = field(default_factory=Counter)
     """Steps by fork reason."""
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("place", "engine", "pool"), 0.0))
-    """Wall seconds by phase: place (template and tokenizer), engine, pool."""
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    """Wall seconds by phase."""
     steps: int = 0
     replays: int = 0
     prompt_tokens: int = 0
@@ -89,17 +90,18 @@ class Calls:
     async def run(self, live: Live, place: Place, asked: Sampling, answered: Answered) -> Outcome:
         """Sample and hand the Steps over (`kept` waits for the pool). Fault: there is no answer, and no Step."""
         self.recorder.admit()
-        started = time.perf_counter()
+        seconds = self.counts.seconds
+        started, rendering = time.perf_counter(), seconds["template"]
         session = live.session
         prompt = place(session)
         asked = fitted(asked, len(prompt.ids) // 4, self.limits)
         placed = time.perf_counter()
-        self.counts.seconds["place"] += placed - started
+        seconds["tokenize"] += placed - started - (seconds["template"] - rendering)
         first = session.reserve(prompt, asked.n)
         live.running += 1
         try:
             completion = await self._sample(live, prompt, asked, first)
-            self.counts.seconds["engine"] += time.perf_counter() - placed
+            seconds["engine"] += time.perf_counter() - placed
             return self._commit(live, prompt, asked, first, completion, answered)
         finally:
             live.running -= 1

@@ -35,7 +35,7 @@ class Codec:
     def encode(self, text: str) -> bytes:
         """Ids of template text: its control tokens are control tokens, shielded words are letters."""
         if MARK not in text or not self._shielded.search(text):
-            return array("i", self._tokenizer.encode(text, add_special_tokens=False).ids).tobytes()
+            return array("i", self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids).tobytes()
         ids = array("i")
         for piece in self._split.split(text):
             if piece in self._special_ids:

@@ -1,4 +1,4 @@
-"""Our own routes: around an episode (init, register, complete) and for white-box agents (generate, submit_steps, ...)."""
+"""Our own routes: around an episode (init, register, complete), and for white-box agents (generate, ...)."""
 
 import asyncio
 import re

@@ -20,15 +20,18 @@ def normalised(messages: list[dict[str, Any]]) -> list[Message]:
 
 
 def _message(message: dict[str, Any], where: str) -> Message:
-    role = ROLES.get(message.get("role"))  # type: ignore[arg-type]
+    given = message.get("role")
+    role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
-        raise bad(f"{where}.role must be one of {', '.join(ROLES)}, not {message.get('role')!r}", "messages")
+        raise bad(f"{where}.role must be one of {', '.join(ROLES)}, not {given!r}", "messages")
     calls = message.get("tool_calls")
     content = message.get("content")
     if content is None and role != "assistant":
         raise bad(f"{where}.content is missing", "messages")
     known: Message = {"role": role, "content": content if isinstance(content, str) else _text(content, where)}
     if calls:
+        if not isinstance(calls, list):
+            raise bad(f"{where}.tool_calls must be a list", "messages")
         known["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     for field in KEPT:
         if (value := message.get(field)) is not None:

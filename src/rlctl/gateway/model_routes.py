@@ -1,6 +1,7 @@
 """Routes under base_url that call the model. One dialect is one method here and one pure module."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -34,7 +35,11 @@ class ModelRoutes:
         call = chat.parse(request.body, calls.limits)
 
         def render(messages: Any) -> str:
-            return self.template.render(messages, call.tools, call.options)
+            started = time.perf_counter()
+            try:
+                return self.template.render(messages, call.tools, call.options)
+            finally:
+                calls.counts.seconds["template"] += time.perf_counter() - started
 
         def place(session: Session) -> Prompt:
             try:

@@ -30,7 +30,7 @@ class Router:
         self._home: dict[str, Engine] = {}
 
     def choose(self, uid: str, avoid: Collection[Engine] = ()) -> Engine | None:
-        """The engine for the next call of `uid`, one that is down only when none is up; None when all are in `avoid`."""
+        """The engine for the next call of `uid` (one that is down if none is up); None when all are in `avoid`."""
         home = self._home.get(uid)
         if home is not None and home.up and home not in avoid:
             return home

@@ -15,6 +15,7 @@ of turn is encoded as prompt.
 Where that fails the trajectory forks, with a reason on the step:
 
     template            the template renders known history differently (drops old thinking, refuses it)
+    setting             tools or template options have changed, and with them the text
     rewritten_history   the client changed or dropped an answer of ours
     new_conversation    nothing in common with known answers: a sub-agent, or a compacted context
     parallel            the same prefix is being sampled more than once
@@ -52,6 +53,7 @@ class Node:
     """Shielded text of the response without its end token."""
     messages: list[Message]
     """The conversation as it went into the template; empty for raw completions."""
+    setting: Hashable = ""
     children: int = 0
     """Calls that extend this answer, answered or not."""
     running: int = 0
@@ -82,6 +84,13 @@ class Prompt:
     """Digest of the conversation asked for."""
     fork: str
     """Reason for not extending the tip, or ''."""
+    setting: Hashable = ""
+    """What else shapes the text: tools, template options."""
+
+    @property
+    def asked(self) -> int:
+        """The same for two requests for the same text."""
+        return hash((self.key, self.setting))
 
 
 @dataclass(slots=True, eq=False)
@@ -94,26 +103,28 @@ class Session:
     next_index: int = 0
     _answers: dict[int, Node] = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)
+    """How often each text is being, or has been, asked for."""
 
     # ------------------------------------------------------------ prompts
 
     def chat_prompt(self, messages: list[Message], setting: Hashable, render: Render, codec: Codec) -> Prompt:
         """Place a conversation; `setting` stands for all else that shapes the text (tools, template options)."""
-        keys = _chain(messages, setting)
+        keys = _chain(messages)
         known, at = self._longest_known(messages, keys)
         node, reason, conversation, text = None, "", [], ""
         if known is not None:
             answer = {"role": "assistant", "content": known.answer}
             conversation = [*known.messages, answer, *codec.shield(messages[at:])]
             node, text = _extended(known, conversation, render)
-            reason = "" if node is known else "template"
+            if node is not known:
+                reason = "template" if known.setting == setting else "setting"
         if node is None:
             conversation = codec.shield(messages)
             text = render(conversation)
         if any(message["role"] == "assistant" for message in messages[at:]):
             reason = "rewritten_history"
         new = _after(node, text, codec) if node else codec.encode(text)
-        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason))
+        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason, setting))
 
     def text_prompt(self, text: str, codec: Codec) -> Prompt:
         """Place a raw text prompt (completions)."""
@@ -146,14 +157,14 @@ class Session:
     def _placed(self, prompt: Prompt) -> Prompt:
         parent = prompt.parent
         reason = prompt.fork
-        if self._asked.get(prompt.key):
+        if self._asked.get(prompt.asked):
             reason = "parallel"
         elif not reason and parent is not None and parent.children:
             reason = "parallel" if parent.running else "rewritten_history"
         elif not reason and parent is None and (self._asked or self.nodes):
             reason = "new_conversation"
         ids = prompt.ids or (parent.context() if parent else b"") + prompt.new
-        return Prompt(parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason)
+        return Prompt(parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting)
 
     # ------------------------------------------------------------ life of a call
 
@@ -161,7 +172,7 @@ class Session:
         """Take `count` step indices for a call that starts now; the first of them."""
         first = self.next_index
         self.next_index += count
-        self._asked[prompt.key] = self._asked.get(prompt.key, 0) + 1
+        self._asked[prompt.asked] = self._asked.get(prompt.asked, 0) + 1
         if prompt.parent:
             prompt.parent.children += 1
             prompt.parent.running += 1
@@ -170,9 +181,9 @@ class Session:
     def release(self, prompt: Prompt, first: int, count: int = 1) -> list[int]:
         """The call failed. Its indices go back; those that a later call has already passed are returned (holes)."""
         self._finish(prompt)
-        self._asked[prompt.key] -= 1
-        if not self._asked[prompt.key]:
-            del self._asked[prompt.key]
+        self._asked[prompt.asked] -= 1
+        if not self._asked[prompt.asked]:
+            del self._asked[prompt.asked]
         if prompt.parent:
             prompt.parent.children -= 1
         if first + count == self.next_index:
@@ -185,7 +196,16 @@ class Session:
         self._finish(prompt)
         nodes = []
         for offset, (response, answer, message) in enumerate(answers):
-            node = Node(first + offset, prompt.parent, prompt.new, response, prompt.text, answer, prompt.messages)
+            node = Node(
+                first + offset,
+                prompt.parent,
+                prompt.new,
+                response,
+                prompt.text,
+                answer,
+                prompt.messages,
+                prompt.setting,
+            )
             self.nodes.append(node)
             nodes.append(node)
             if message is not None:
@@ -227,9 +247,9 @@ def _after(node: Node, text: str, codec: Codec) -> bytes:
     return codec.encode(text[start:])
 
 
-def _chain(messages: Sequence[Message], setting: Hashable) -> list[int]:
+def _chain(messages: Sequence[Message]) -> list[int]:
     """Digest of every prefix: `keys[i]` stands for `messages[:i]`."""
-    keys = [hash(setting)]
+    keys = [0]
     for message in messages:
         keys.append(hash((keys[-1], _digest(message))))
     return keys

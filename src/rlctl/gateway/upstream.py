@@ -20,6 +20,13 @@ PAUSE_S = 0.2
 """Before an engine is tried a second time."""
 
 
+class _Policy(msgspec.Struct):
+    version: int
+
+
+_decode_policy = msgspec.json.Decoder(_Policy).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What one engine answered."""
@@ -111,10 +118,12 @@ class Upstream:
                 healthy = response.status == 200
             async with self._http.get(f"{engine.url}/policy", timeout=limit) as response:
                 if response.status == 200:
-                    engine.version = int(msgspec.json.decode(await response.read())["version"])
+                    engine.version = _decode_policy(await response.read()).version
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._down(engine, str(error) or type(error).__name__)
             return
+        except msgspec.DecodeError as error:
+            log.warning("%s/policy gives no version: %s", engine.url, error)
         if healthy and not engine.serving:
             log.info("engine %s serves policy version %d", engine.url, engine.version)
         engine.up = engine.serving = healthy

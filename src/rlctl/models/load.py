@@ -1,9 +1,11 @@
 """The one way a policy is loaded: by trainer and engine alike, so that both compute with the same numbers."""
 
+import sys
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from rlctl.config.learning import Model
 from rlctl.errors import ConfigError
@@ -25,6 +27,7 @@ def load_policy(
     Raises ConfigError when there is no such model or transformers cannot make one of it.
     """
     check_model_path(path, revision)
+    quiet()
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             path,
@@ -36,6 +39,12 @@ def load_policy(
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"model.path = {path!r} cannot be loaded: {error}") from error
     return model.to(device).eval()
+
+
+def quiet() -> None:
+    """transformers' progress bars are for terminals, not for log files."""
+    if not sys.stderr.isatty():
+        disable_progress_bar()
 
 
 def load_configured(model: Model, path: str, device: str | torch.device = "cpu") -> Any:

@@ -6,6 +6,7 @@ import torch
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
 from rlctl.config.learning import Tiny
+from rlctl.models.load import quiet
 from rlctl.models.vocabulary import build_tokenizer
 
 
@@ -33,6 +34,7 @@ def build_tiny(folder: Path, tiny: Tiny, max_context: int, seed: int) -> None:
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
     model.generation_config = GenerationConfig(**ids)
+    quiet()
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -26,6 +26,8 @@ from rlctl.wire.messages import Ended, Reply
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
+RETRY_S = 10.0
+"""After a snapshot or the log of the ended could not be written."""
 BATCH_EVENTS = 1024
 """Events of one commit."""
 encode_state = msgspec.msgpack.Encoder().encode
@@ -57,6 +59,8 @@ class Commits:
         self._snapshots = ThreadPoolExecutor(1, "snapshot")
         self._snapshot: asyncio.Future[None] | None = None
         self._unwritten: list[Ended] = []
+        self._not_before = 0.0
+        """Monotonic time of the next attempt, after the disk refused something that can wait."""
 
     def submit(self, event: Event) -> asyncio.Future[Reply]:
         """The reply comes once the event is on disk and applied; WireError if it was refused or could not be stored."""
@@ -128,11 +132,14 @@ class Commits:
         self._changed()
         self._unwritten += self.store.take_ended()
         loop = asyncio.get_running_loop()
+        if time.monotonic() < self._not_before:
+            return
         if self._unwritten:
             try:
                 await loop.run_in_executor(self._writer, self._write_ended)
             except StorageError as error:
                 log.error("%s: %d ended trajectories wait to be logged", error, len(self._unwritten))
+                self._not_before = time.monotonic() + RETRY_S
                 return
         state_bytes = self.store.ledger.resident_bytes
         if self._journal.since_snapshot > max(self._journal_bytes, 2 * state_bytes):
@@ -148,7 +155,11 @@ class Commits:
         if self._snapshot and not self._snapshot.done():
             return
         loop = asyncio.get_running_loop()
-        offset = await loop.run_in_executor(self._writer, self._cut)
+        try:
+            offset = await loop.run_in_executor(self._writer, self._cut)
+        except OSError as error:
+            self._no_snapshot(error)
+            return
         with self.phases("snapshot"):
             state = encode_state(self.store.state)
         self._snapshot = loop.run_in_executor(self._snapshots, self._store_snapshot, state, offset)
@@ -162,4 +173,8 @@ class Commits:
         try:
             self._journal.snapshot(state, offset)
         except StorageError as error:
-            log.error("%s: no snapshot; the journal keeps growing", error)
+            self._no_snapshot(error)
+
+    def _no_snapshot(self, error: Exception) -> None:
+        log.error("%s: no snapshot; the journal keeps growing", error)
+        self._not_before = time.monotonic() + RETRY_S

@@ -7,6 +7,7 @@ Besides the State the ledger holds indices (ready heap, timers, scoring queue), 
 """
 
 import heapq
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -39,6 +40,7 @@ class Ledger:
         self._ready_heap: list[int] = []
         self._grown: dict[tuple[str, str], int] = {}
         self._timers: list[Timer] = []
+        self._oldest_tombstones = deque(self.state.tombstones)
         self._index()
 
     def _index(self) -> None:
@@ -163,8 +165,9 @@ class Ledger:
             self._account(step, -1)
         self.count(f"{group.channel}.{outcome}")
         state.tombstones[trajectory.uid] = outcome
+        self._oldest_tombstones.append(trajectory.uid)
         if len(state.tombstones) > TOMBSTONES:
-            del state.tombstones[next(iter(state.tombstones))]
+            del state.tombstones[self._oldest_tombstones.popleft()]
         state.ended += 1
         view = trajectory.view(group)
         if error or outcome == "failed":

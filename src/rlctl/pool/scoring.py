@@ -1,6 +1,6 @@
 """The queue of complete trajectories without a reward. Handing one out twice does no harm, so it is not journaled."""
 
-from collections import deque
+from collections import OrderedDict, deque
 
 
 class ScoringQueue:
@@ -8,7 +8,7 @@ class ScoringQueue:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._free: dict[str, None] = {}
+        self._free: OrderedDict[str, None] = OrderedDict()
         self._taken: dict[str, float] = {}
         self._order: deque[tuple[float, str]] = deque()
 
@@ -38,10 +38,9 @@ class ScoringQueue:
 
     def take(self, limit: int, now: float) -> list[str]:
         self.expire(now)
-        uids = [uid for uid, _ in zip(self._free, range(limit), strict=False)]
+        uids = [self._free.popitem(last=False)[0] for _ in range(min(limit, len(self._free)))]
         until = now + self.timeout_s
         for uid in uids:
-            del self._free[uid]
             self._taken[uid] = until
             self._order.append((until, uid))
         return uids

@@ -130,7 +130,7 @@ class Service:
     async def _take_unscored(self, request: TakeUnscored) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
         while True:
-            taken = self.store.take_unscored(request.limit, time.time())
+            taken = self.store.take_unscored(request.limit, time.time(), request.steps)
             if self.store.ledger.unscored.free:
                 self._unscored.wake(1)
             if taken or not await self._unscored.wait(until):

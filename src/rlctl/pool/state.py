@@ -43,13 +43,13 @@ class LiveTrajectory(msgspec.Struct):
     def complete(self) -> bool:
         return 0 <= self.num_steps <= len(self.steps)
 
-    def view(self, group: "LiveGroup") -> Trajectory:
-        """What leaves the pool: steps in order of their index."""
+    def view(self, group: "LiveGroup", steps: bool = True) -> Trajectory:
+        """What leaves the pool: steps in order of their index (or none of them)."""
         return Trajectory(
             uid=self.uid,
             prompt_uid=group.prompt_uid,
             channel=group.channel,
-            steps=[self.steps[i] for i in sorted(self.steps)],
+            steps=[self.steps[i] for i in sorted(self.steps)] if steps else [],
             status="complete" if self.complete else "open",
             facts=self.facts,
             reward=self.reward,

@@ -180,10 +180,10 @@ class Store:
 
     # ------------------------------------------------------------ scores
 
-    def take_unscored(self, limit: int, now: float) -> list[Trajectory]:
+    def take_unscored(self, limit: int, now: float, steps: bool = True) -> list[Trajectory]:
         """Complete trajectories without a reward, the first completed first; not an event: nothing depends on it."""
         trajectories = [self.state.trajectories[uid] for uid in self.ledger.unscored.take(limit, now)]
-        return [trajectory.view(self.state.groups[trajectory.group]) for trajectory in trajectories]
+        return [trajectory.view(self.state.groups[trajectory.group], steps) for trajectory in trajectories]
 
     def _submit_scores(self, event: SubmitScores, now: float) -> Reply:
         del now

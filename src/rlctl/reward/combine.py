@@ -1,7 +1,7 @@
 """The reward of a sample: `sum(weight * part)` over named parts. A part that fails makes a Score with its error.
 
-An environment's `format_penalty` is a part of its own, `format_penalty`, whatever the [reward] sections say: it is added here
-and nowhere else.
+An environment's `format_penalty` is a part of its own, `format_penalty`, whatever the [reward] sections say: it is
+added here and nowhere else.
 """
 
 import importlib

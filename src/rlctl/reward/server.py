@@ -60,6 +60,10 @@ class Scorer:
         """By part: `reward.NAME` -> samples that could not be scored."""
         self._decoder = decoder
 
+    @property
+    def needs_text(self) -> bool:
+        return self._decoder is not None
+
     async def trajectories(self, batch: Sequence[Trajectory]) -> list[Score]:
         return await asyncio.to_thread(self._trajectories, batch)
 
@@ -90,7 +94,7 @@ class Scorer:
 async def consume(ask: Ask, scorer: Scorer) -> None:
     """Score what the pool hands out until cancelled."""
     while True:
-        taken = await ask.ask(TakeUnscored(), POOL_TIMEOUT_S)
+        taken = await ask.ask(TakeUnscored(steps=scorer.needs_text), POOL_TIMEOUT_S)
         if taken.trajectories:
             scores = await scorer.trajectories(taken.trajectories)
             await ask.ask(SubmitScores(scores), POOL_TIMEOUT_S)

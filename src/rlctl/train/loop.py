@@ -1,6 +1,6 @@
 """The trainer's main loop.
 
-    start   load (run_dir/sft/model, or model_dir, or the latest checkpoint) -> publish -> acknowledge again -> evaluate
+    start   load (run_dir/sft/model, or model_dir, or the latest checkpoint) -> publish -> settle old leases -> evaluate
     step    rank 0:  fetch --> shape --> plan --+                        +--> row in metrics/train.jsonl
                      (lease)                    |                        |
             all:                             scatter --> optimizer steps |
@@ -9,7 +9,7 @@
 
 Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
 
-- Killed before the checkpoint: nothing durable happened, the lease goes back, the step is done again.
+- Killed before the checkpoint: nothing durable happened; the next trainer gives the lease back and does the step anew.
 - Killed after the checkpoint, before the acknowledgement: the checkpoint names the lease and its outcomes; the resumed
   trainer publishes its version again and acknowledges again (both idempotent) before it fetches. Nothing is used twice.
 - Publishing before `SetPolicyVersion`: the pool never hears of a version that some engine does not serve.
@@ -72,8 +72,8 @@ class Run:
     def to_the_end(self) -> None:
         """All training steps, from where the run stands."""
         self.publish()
-        if self.source and self.state.lease:
-            self.source.ack(self.state.lease, self.state.outcomes)
+        if self.source:
+            self.source.begin(self.state.lease, self.state.outcomes)
         if self.ranks.first:
             announce(self.config.run_dir, "train", "")
         self.evaluate()

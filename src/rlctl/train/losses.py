@@ -86,7 +86,7 @@ def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     `[N], [N] -> [N]`; unbiased, never negative. Source: J. Schulman, "Approximating KL Divergence", 2020.
     """
     difference = logprobs - reference
-    return difference.exp() - 1 - difference
+    return difference.expm1() - difference
 
 
 def policy_loss(

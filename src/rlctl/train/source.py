@@ -2,6 +2,7 @@
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -10,7 +11,8 @@ import msgspec
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError, Watchdog
-from rlctl.wire.messages import Ack, Batch, FetchBatch, SetPolicyVersion
+from rlctl.wire import frames
+from rlctl.wire.messages import Ack, Batch, FetchBatch, Nack, SetPolicyVersion
 from rlctl.wire.sockets import AskBlocking
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,9 @@ RECORDS = "batches.msgpack"
 
 class BatchSource(Protocol):
     """What the loop needs of the pool."""
+
+    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
+        """A trainer starts: settle what the one before it held (`lease`: the batch of the checkpoint, or "")."""
 
     def fetch(self) -> Batch:
         """The next batch; waits for it."""
@@ -48,11 +53,17 @@ class PoolSource:
             config.run_dir.mkdir(parents=True, exist_ok=True)
             self._record = (config.run_dir / RECORDS).open("ab")
 
+    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
+        """Acknowledge the checkpoint's batch once more, and give every other lease back: nobody works on it now."""
+        if lease:
+            self.ack(lease, outcomes)
+        self._ask.ask(Nack(lease=""), timeout_s=ANSWER_S)
+
     def fetch(self) -> Batch:
         """Waits for a full batch; Watchdog after `monitor.watchdog_s` without one."""
         began = said = time.monotonic()
+        request = FetchBatch(groups=self._groups, wait_s=WAIT_S, lease_s=self._lease_s, lease=uuid.uuid4().hex)
         while True:
-            request = FetchBatch(groups=self._groups, wait_s=WAIT_S, lease_s=self._lease_s)
             batch: Batch = self._ask.ask(request, timeout_s=ANSWER_S)
             if batch.lease:
                 if self._record:
@@ -83,6 +94,9 @@ class FileSource:
         for _ in range(skip):
             self.fetch()
 
+    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
+        pass
+
     def fetch(self) -> Batch:
         batch = next(self._batches, None)
         if batch is None:
@@ -97,27 +111,23 @@ class FileSource:
 
 
 def append_batch(file: BinaryIO, batch: Batch) -> None:
-    """One record: length (4 bytes, little-endian), then the batch in msgpack."""
-    data = msgspec.msgpack.encode(batch)
-    file.write(len(data).to_bytes(4, "little") + data)
+    """One record: a checked frame (see `wire.frames`) around the batch in msgpack."""
+    file.write(frames.frame(msgspec.msgpack.encode(batch)))
     file.flush()
 
 
 def read_batches(path: Path) -> Iterator[Batch]:
-    """Every record of the file; RlctlError on one that is cut off or not a batch."""
-    decoder = msgspec.msgpack.Decoder(Batch)
-    with path.open("rb") as file:
-        number = 0
-        while head := file.read(4):
-            number += 1
-            size = int.from_bytes(head, "little")
-            data = file.read(size)
-            if len(head) < 4 or len(data) < size:
-                raise RlctlError(f"{path}: record {number} is cut off")
-            try:
-                yield decoder.decode(data)
-            except msgspec.DecodeError as error:
-                raise RlctlError(f"{path}: record {number} is not a recorded batch: {error}") from error
+    """Every record of the file; RlctlError at one that is broken or not a batch."""
+    decode = msgspec.msgpack.Decoder(Batch).decode
+    sound = number = 0
+    for position, payload in frames.read(path):
+        sound, number = position, number + 1
+        try:
+            yield decode(payload)
+        except msgspec.DecodeError as error:
+            raise RlctlError(f"{path}: record {number} is not a recorded batch: {error}") from error
+    if sound < path.stat().st_size:
+        raise RlctlError(f"{path}: record {number + 1} is broken or cut off")
 
 
 def open_source(config: Config, done: int) -> BatchSource:

@@ -124,4 +124,4 @@ def claim(run_dir: Path, resume: bool, where: str) -> None:
     except OSError as error:
         raise ConfigError(f"{where}: {run_dir} cannot be used: {error.strerror}") from None
     if not empty and not resume:
-        raise ConfigError(f"{where}: {run_dir} is not empty; --resume {run_dir} goes on with that run")
+        raise ConfigError(f"{where}: {run_dir} is not empty; `rlctl up --resume {run_dir}` goes on with that run")

@@ -14,7 +14,9 @@ SMOOTH = 0.15
 
 def draw(run_dir: Path, evals: list[Row], title: str, path: Path) -> Path | None:
     """Write a PNG to `path`; None when there is nothing to draw. Needs matplotlib (extra `train`)."""
-    rows = [row for row in read(run_dir / "metrics" / "train.jsonl") if row.get("reward_mean") is not None]
+    measured = (row for row in read(run_dir / "metrics" / "train.jsonl") if row.get("reward_mean") is not None)
+    steps = {row["step"]: row for row in measured}  # of a step done again after a crash, the last row counts
+    rows = [steps[step] for step in sorted(steps)]
     if not evals and not rows:
         return None
     import matplotlib

@@ -47,21 +47,23 @@ def show(console: Console, run_dir: Path, written: Json) -> None:
 
 def evaluations(rows: list[Json]) -> Table:
     """Before and after, with standard errors, between floor and ceiling."""
-    table = Table(title="success on held-out instances", title_justify="left", title_style="bold", box=None)
-    for name in ("eval", "temperature", "episodes", "floor", "before", "after", "change", "ceiling"):
-        table.add_column(name, justify="left" if name == "eval" else "right")
+    several = len({row["env"] for row in rows}) > 1
+    title = f"success on held-out instances, before and after {rows[-1]['step']} steps (change in points)"
+    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    for name in ("eval", "temp", "episodes", "floor", "before", "after", "change", "ceiling"):
+        table.add_column(name, justify="left" if name == "eval" else "right", no_wrap=True)
     for key in dict.fromkeys((row["env"], row["name"]) for row in rows):
         series = [row for row in rows if (row["env"], row["name"]) == key]
         first, last = series[0], series[-1]
         change = 100 * (last["success_rate"] - first["success_rate"])
         table.add_row(
-            "/".join(key),
+            "/".join(key) if several else key[1],
             f"{first['temperature']:g}" if first["temperature"] else "greedy",
             str(last["episodes"]),
             _percent(last["floor"]),
             f"{first['success_rate']:.1%} ± {first['success_se']:.1%}",
-            f"{last['success_rate']:.1%} ± {last['success_se']:.1%} (step {last['step']})",
-            f"{change:+.1f} points" if len(series) > 1 else "",
+            f"{last['success_rate']:.1%} ± {last['success_se']:.1%}",
+            f"{change:+.1f}" if len(series) > 1 else "",
             _percent(last["ceiling"]),
         )
     return table

@@ -29,6 +29,8 @@ from rlctl.up.report import report, show
 from rlctl.up.snapshot import Reader
 from rlctl.up.supervisor import Died, Interrupted, Limits, Member, Stops, Supervisor
 
+PLAIN_WIDTH = 120
+"""Columns where the output is no terminal."""
 ACCOUNT_S = 5.0
 """Between two measurements of the CPU time of all processes."""
 
@@ -71,6 +73,8 @@ def start(setup: Setup, as_json: bool) -> int:
     checks.check(setup.loaded, setup.specs, checks.hub_problem)
     _claim(setup)
     console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     console.print(f"run directory  {setup.run_dir}", highlight=False, soft_wrap=True)
     life = Life(setup)
     status, error = "failed", None

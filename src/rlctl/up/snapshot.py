@@ -1,6 +1,7 @@
 """Where a run stands, from the files in its directory alone: for live progress, `rlctl status` and the report."""
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,16 +68,23 @@ class Reader:
     def __init__(self, config: Config, run_dir: Path) -> None:
         self._config = config
         metrics = run_dir / "metrics"
+        self._began = time.time()
         self._files = {name: Rows(metrics / f"{name}.jsonl") for name in ("sft", "train", "pool", "eval")}
 
     def read(self, components: dict[str, str]) -> Snapshot:
         """The present moment; `components` are the states that the caller knows."""
         rows = {name: file.refresh() for name, file in self._files.items()}
-        return snapshot(self._config, rows, components)
+        return snapshot(self._config, rows, components, self._began)
 
 
-def snapshot(config: Config, rows: dict[str, list[dict[str, Any]]], components: dict[str, str]) -> Snapshot:
-    """Metrics rows of sft, train, pool and eval -> where the run stands (pure)."""
+def snapshot(
+    config: Config, rows: dict[str, list[dict[str, Any]]], components: dict[str, str], began: float = 0.0
+) -> Snapshot:
+    """Metrics rows of sft, train, pool and eval -> where the run stands (pure).
+
+    Rates leave out rows from before `began`, of an earlier life of a resumed run.
+    """
+    recent = {name: [row for row in rows[name][-RECENT - 1 :] if row["t"] >= began] for name in ("sft", "train")}
     stage = _stage(components)
     pool = rows["pool"][-1] if rows["pool"] else {}
     evals = {(row["name"], row["env"]): row for row in rows["eval"]}
@@ -95,11 +103,11 @@ def snapshot(config: Config, rows: dict[str, list[dict[str, Any]]], components: 
             steps=config.sft.max_steps,
             loss=last.get("loss"),
             success=checked[-1] if checked else None,
-            tokens_per_s=throughput(rows["sft"]),
+            tokens_per_s=throughput(recent["sft"]),
         )
     last = rows["train"][-1] if rows["train"] else {}
     step = int(last.get("step", 0))
-    pace = seconds_per_step(rows["train"])
+    pace = seconds_per_step(recent["train"])
     return Snapshot(
         **shared,
         step=step,
@@ -107,7 +115,7 @@ def snapshot(config: Config, rows: dict[str, list[dict[str, Any]]], components: 
         reward=last.get("reward_mean"),
         success=last.get("success"),
         loss=last.get("loss"),
-        tokens_per_s=throughput(rows["train"]),
+        tokens_per_s=throughput(recent["train"]),
         staleness=last.get("staleness_mean"),
         queue=_whole(pool.get("queue_ready")),
         eta_s=None if pace is None else pace * (config.run.steps - step),
@@ -149,7 +157,7 @@ def components(run_dir: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((run_dir / "components").glob("*.json")):
         row = json.loads(path.read_text(encoding="utf-8"))
-        finished = row["state"] in ("done", "finished")
+        finished = row["state"] in ("done", "finished", "ended")
         if not finished and not alive(row["pid"], path.stat().st_mtime):
             row["state"] = "dead"
         found.append(row)

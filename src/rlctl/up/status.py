@@ -58,7 +58,9 @@ def stop(run_dir: Path, wait_s: float) -> list[str]:
     """End the supervisor, which ends the others; where it is gone, end what its files name. Names of the ended."""
     life = lifetime(run_dir)
     targets = {
-        row["name"]: row["pid"] for row in components(run_dir) if row["state"] not in ("dead", "done", "finished")
+        row["name"]: row["pid"]
+        for row in components(run_dir)
+        if row["state"] not in ("dead", "done", "finished", "ended")
     }
     if life["status"] == "running":
         targets = {"up": life["pid"], **targets}

@@ -70,9 +70,10 @@ def evals(run_dir: Path) -> list[Json]:
     """Every measurement in the order of the steps; the first is before RL."""
     kept = {(row["step"], row["env"], row["name"]): row for row in read(run_dir / "metrics" / "eval.jsonl")}
     rows = sorted(kept.values(), key=lambda row: row["step"])  # stable: the order of measurement within a step
-    first = ("step", "env", "name", "temperature", "success_rate", "success_se", "floor", "ceiling", "mean_reward")
-    rest = ("episodes", "failed", "policy_version", "seconds")
-    return [{key: row.get(key) for key in (*first, *rest)} for row in rows]
+    keys = ("step", "env", "name", "temperature", "success_rate", "success_se", "floor", "ceiling", "mean_reward")
+    # the wire leaves out fields that have their default
+    defaults = {"floor": None, "ceiling": None, "failed": 0, "policy_version": 0, "seconds": 0.0}
+    return [{key: {**defaults, **row}[key] for key in (*keys, "episodes", *list(defaults)[2:])} for row in rows]
 
 
 def samples(pool: Json) -> Json:

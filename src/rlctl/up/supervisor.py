@@ -2,7 +2,7 @@
 
     waiting --needs are ready--> starting --components/NAME.json--> ready --exit 0 of train--> the run is complete
                                     '------exit 0 of prepare, sft--> done
-    any other exit, at any time --> ComponentDied: all the others are ended (SIGTERM, then SIGKILL)
+    any other exit, at any time --> dead, ComponentDied: all the others are ended (SIGTERM, then SIGKILL)
 
 What others need outlives them: the processes that need no serving one (pool, engines) are ended last, so that the
 pool's last statistics count everything.
@@ -21,7 +21,7 @@ from rlctl.errors import ComponentDied, RlctlError, Watchdog
 from rlctl.up.plan import ProcessSpec
 from rlctl.up.processes import Child, Launch, exit_text, wait_all
 
-State = Literal["waiting", "starting", "ready", "done", "dead"]
+State = Literal["waiting", "starting", "ready", "done", "dead", "ended"]
 POLL_S = 0.1
 GRACE_S = (3.0, 2.5)
 """Seconds between SIGTERM and SIGKILL: for the processes that need others, then for those they needed."""
@@ -172,18 +172,19 @@ class Supervisor:
             member.state = "dead"
             raise self._death(member, f"died with {exit_text(code)}")
         member.state = "done"
-        self._record_end(member)
+        self._record(member)
 
     def _death(self, member: Member, what: str) -> Died:
         assert member.child is not None
         tail = member.child.tail(TAIL)
         return Died(f"{member.spec.name} {what}; its log is {member.child.log}", member.spec.name, tail)
 
-    def _record_end(self, member: Member) -> None:
+    def _record(self, member: Member) -> None:
+        """Note in the component's file how it ended: done, dead, or ended (with the run)."""
         assert member.child is not None
         path = self._components / f"{member.spec.name}.json"
         url = json.loads(path.read_text(encoding="utf-8"))["url"] if path.exists() else ""
-        row = {"name": member.spec.name, "pid": member.child.pid, "url": url, "state": "done"}
+        row = {"name": member.spec.name, "pid": member.child.pid, "url": url, "state": member.state}
         path.write_text(json.dumps(row), encoding="utf-8")
 
     def _check_progress(self) -> None:
@@ -218,6 +219,11 @@ class Supervisor:
             for child in children:
                 child.signal(signal.SIGKILL)  # also what a dead process left in its group
             wait_all(living, self._clock() + 1.0, self._clock)
+        for member in self.members:
+            if member.state in LIVING:
+                member.state = "ended"
+            if member.state in ("ended", "dead"):
+                self._record(member)
 
 
 LIVING = ("starting", "ready")

@@ -167,6 +167,8 @@ class TakeUnscored(Message, frozen=True):
 
     limit: int = 64
     wait_s: float = 5.0
+    steps: bool = True
+    """False: the trajectories come without their Steps (for a scorer that looks at facts only)."""
 
 
 class SubmitScores(Message, frozen=True):
@@ -174,7 +176,7 @@ class SubmitScores(Message, frozen=True):
 
 
 class FetchBatch(Message, frozen=True):
-    """Lease `groups` ready groups of `channel`; waits up to `wait_s` until all are there, else Batch is empty."""
+    """Lease `groups` ready groups of `channel`; waits up to `wait_s` for all of them, else Batch is empty."""
 
     groups: int
     channel: str = TRAIN

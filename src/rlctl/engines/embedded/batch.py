@@ -8,6 +8,9 @@ import torch
 from rlctl.engines.embedded.sampler import Settings
 from rlctl.engines.embedded.sequences import Sequence
 
+SHARE_TOKENS = 16
+"""Shorter prompts cost less to compute again than a pass of their own does."""
+
 
 class Batch:
     """Rows 0 .. size-1; a free row is a hole that is computed along and ignored, and filled first."""
@@ -89,6 +92,27 @@ class Batch:
                 if (own := self._seeded.get(int(row))) is not None:
                     drawn[i] = own.random()
         return drawn
+
+
+def same_prompts(
+    pending: Iterable[tuple[Sequence, int]],
+) -> tuple[list[tuple[Sequence, int]], list[tuple[Sequence, int]]]:
+    """Split (sequence, new tokens) into those to compute and those that wait for another one's result.
+
+    Of several new sequences with one prompt (the rollouts of a group, the choices of one request) only the first is
+    computed; the others are given as (sequence, row of the first).
+    """
+    leaders, followers = [], []
+    rows: dict[bytes, int] = {}
+    for sequence, tokens in pending:
+        first = sequence.row
+        if not sequence.response and tokens >= SHARE_TOKENS:
+            first = rows.setdefault(sequence.prompt.tobytes(), sequence.row)
+        if first == sequence.row:
+            leaders.append((sequence, tokens))
+        else:
+            followers.append((sequence, first))
+    return leaders, followers
 
 
 def padded_groups(pending: Iterable[tuple[Sequence, int]], budget: int) -> list[list[Sequence]]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlctl.engines.embedded.batch import Batch, padded_groups
+from rlctl.engines.embedded.batch import Batch, padded_groups, same_prompts
 from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape
 from rlctl.engines.embedded.phases import Phases
 from rlctl.engines.embedded.sampler import sample
@@ -58,7 +58,7 @@ class Generator:
         self.version = 0
         self.waiting: deque[Sequence] = deque()
         self.batch = Batch(max_running, seed)
-        self.running = Running(model.shape)
+        self.running = Running(model.shape, self.cache_tokens)
         self.sessions = Sessions()
         self.phases = Phases()
         self.counts = dict.fromkeys(
@@ -106,16 +106,36 @@ class Generator:
                 pending = [
                     (s, s.length - s.cached) for s in self.batch.sequences if s.length - s.cached > 1 or not s.response
                 ]
-                groups = padded_groups(pending, PREFILL_TOKENS)
-            for group in groups:
-                with self.phases("prefill"):
-                    logits = self._prefill(group)
-                finished += self._sample(logits, np.array([s.row for s in group]))
+                leaders, followers = same_prompts(pending)
+            for group in padded_groups(leaders, PREFILL_TOKENS):
+                finished += self._prefill_and_sample(group)
+            if followers:
+                for follower, row in followers:
+                    self._share(follower, row)
+                finished += self._prefill_and_sample([follower for follower, _ in followers])
             if self.batch.rows:
                 with self.phases("decode"):
                     logits = self._decode()
                 finished += self._sample(logits, np.arange(len(self.batch.rows)))
         return finished
+
+    def _prefill_and_sample(self, group: list[Sequence]) -> list[Sequence]:
+        with self.phases("prefill"):
+            rows = np.array([s.row for s in group])
+            logits = self._prefill(group)
+        return self._sample(logits, rows)
+
+    def _share(self, follower: Sequence, row: int) -> None:
+        """Take over the KV that was just computed in `row` for the same prompt, up to its last token."""
+        with self.phases("prefill"):
+            follower.cached = len(follower.prompt) - 1
+            self.running.share(row, follower.row, follower.cached)
+            self.counts["reused_tokens"] += follower.cached - follower.reused
+            follower.reused = follower.cached
+
+    def _reserve(self, length: int) -> None:
+        """Room for all rows, each up to `length` or what it holds."""
+        self.running.reserve(len(self.batch.rows), max([length, *(s.length for s in self.batch.sequences)]))
 
     def _admit(self) -> None:
         """Waiting sequences into free rows, as long as rows times longest stays within the cache."""
@@ -132,7 +152,7 @@ class Generator:
             joined.append((sequence, idle))
         if not joined:
             return
-        self.running.reserve(len(self.batch.rows), max(len(s.prompt) for s, _ in joined))
+        self._reserve(0)
         for sequence, idle in joined:
             sequence.cached = sequence.reused
             if idle is not None and sequence.reused:
@@ -152,7 +172,7 @@ class Generator:
         # Padding stands after its row's tokens, where nothing looks before the real token there has overwritten it;
         # the last position is never computed, because a sequence that long is over.
         positions = np.minimum(starts[:, None] + np.arange(longest), self.max_context - 1)
-        self.running.reserve(len(self.batch.rows), min(int(starts.max()) + longest, self.max_context))
+        self._reserve(min(int(starts.max()) + longest, self.max_context))
         last = np.array([len(tokens) - 1 for tokens in new])
         rows = np.array([s.row for s in group])
         for sequence, tokens in zip(group, new, strict=True):
@@ -165,7 +185,7 @@ class Generator:
         rows = len(self.batch.rows)
         ids, positions = self.batch.token[:rows, None], self.batch.position[:rows, None]
         length = int(positions.max()) + 1
-        self.running.reserve(rows, length)
+        self._reserve(length)
         for sequence in self.batch.rows:
             if sequence is not None:
                 sequence.cached = sequence.length
@@ -216,8 +236,8 @@ class Generator:
         self.counts["finished"] += 1
         budget = self.cache_tokens - self.running.tokens
         if sequence.session and sequence.cached <= budget:
-            block = self.running.save(sequence.row, sequence.cached)
-            self.sessions.put(sequence.session, Idle(sequence.ids(0, sequence.cached), block), budget)
+            ids = sequence.ids(0, sequence.cached)
+            self.sessions.keep(sequence.session, ids, self.running, sequence.row, budget)
         else:
             self.sessions.shrink(max(budget, 0))
         self.batch.leave(sequence)

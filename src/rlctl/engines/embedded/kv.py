@@ -1,10 +1,10 @@
 """The KV cache: a padded block for the running batch, and exact-size blocks for sessions between their turns.
 
     running   [layers, rows, 2 * kv_heads, length, head_dim]   grows by doubling, rows are reused
-    idle      [layers, 2 * kv_heads, tokens, head_dim] each    least recently used first out
+    idle      [layers, 2 * kv_heads, room, head_dim] each      least recently used first out
 
-A turn copies its session's block in, computes only the new tokens, and copies the whole out at its end: two copies of
-the context per turn, in exchange for attention over plain contiguous rows and memory counted in tokens.
+A turn copies its session's block in, computes only the new tokens, and appends them to the block at its end: one copy
+of the context per turn, in exchange for attention over plain contiguous rows and memory counted in tokens.
 """
 
 from collections import OrderedDict
@@ -14,6 +14,9 @@ import numpy as np
 import torch
 
 from rlctl.engines.embedded.sequences import common_prefix
+
+GROWTH_PERCENT = 150
+"""Room of a new idle block, relative to what it holds."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,10 @@ class Inputs:
 class Running:
     """KV of the running batch; head `h < kv_heads` of dimension 2 is a key head, the rest are value heads."""
 
-    def __init__(self, shape: Shape, rows: int = 8, length: int = 64) -> None:
+    def __init__(self, shape: Shape, budget: int, rows: int = 8, length: int = 64) -> None:
         self.shape = shape
+        self.budget = budget
+        """Tokens that this block is to stay within, as far as what it holds allows."""
         self.data = self._zeros(rows, length)
 
     def _zeros(self, rows: int, length: int) -> torch.Tensor:
@@ -63,19 +68,33 @@ class Running:
         return self.data.shape[1] * self.data.shape[3]
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for `rows` rows of `length` tokens, keeping what is there."""
+        """Make room for `rows` rows of `length` tokens; what is in use must lie within these, and is kept."""
         have_rows, have_length = self.data.shape[1], self.data.shape[3]
         if rows <= have_rows and length <= have_length:
             return
         old = self.data
-        self.data = self._zeros(_grown(have_rows, rows), _grown(have_length, length))
-        self.data[:, :have_rows, :, :have_length] = old
+        more_rows, more_length = max(have_rows, _power_of_two(rows)), max(have_length, _power_of_two(length))
+        if more_rows * more_length > self.budget:
+            more_rows, more_length = rows, length
+        self.data = self._zeros(more_rows, more_length)
+        kept_rows, kept_length = min(have_rows, rows), min(have_length, length)
+        self.data[:, :kept_rows, :, :kept_length] = old[:, :kept_rows, :, :kept_length]
+
+    def share(self, source: int, row: int, tokens: int) -> None:
+        """Copy the first `tokens` tokens of row `source` to `row`."""
+        self.data[:, row, :, :tokens] = self.data[:, source, :, :tokens]
 
     def load(self, row: int, block: torch.Tensor, tokens: int) -> None:
         self.data[:, row, :, :tokens] = block[:, :, :tokens]
 
-    def save(self, row: int, tokens: int) -> torch.Tensor:
-        return self.data[:, row, :, :tokens].clone()
+    def save(self, row: int, block: torch.Tensor, start: int, stop: int) -> None:
+        """Copy tokens `start:stop` of a row to the same places of `block`."""
+        block[:, :, start:stop] = self.data[:, row, :, start:stop]
+
+    def block(self, tokens: int) -> torch.Tensor:
+        """An idle block with room for `tokens`, not filled."""
+        s = self.shape
+        return torch.empty(s.layers, 2 * s.kv_heads, tokens, s.head_dim, dtype=s.dtype, device=s.device)
 
     def write(self, layer: int, kv: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
         """Store `kv [B, n, 2 * kv_heads, head_dim]` of one layer at the rows and positions of `inputs`.
@@ -91,10 +110,8 @@ class Running:
         return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
 
 
-def _grown(have: int, need: int) -> int:
-    while have < need:
-        have *= 2
-    return have
+def _power_of_two(at_least: int) -> int:
+    return 1 << (at_least - 1).bit_length()
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,11 @@ class Idle:
     ids: np.ndarray
     """int32 `[T]`: the tokens this is the KV of."""
     block: torch.Tensor
+    """Room for T or more tokens, so that the next turn is appended."""
+
+    @property
+    def room(self) -> int:
+        return self.block.shape[2]
 
 
 class Sessions:
@@ -127,21 +149,26 @@ class Sessions:
         self._idle.move_to_end(session)
         return idle, min(common_prefix(idle.ids, prompt), len(prompt) - 1)
 
-    def put(self, session: str, idle: Idle, budget: int) -> None:
-        """Keep the newest KV of a session."""
-        if len(idle.ids) > budget:
+    def keep(self, session: str, ids: np.ndarray, running: Running, row: int, budget: int) -> None:
+        """Keep the KV of `ids`, which is in a row of the running batch, for the session's next turn."""
+        old = self._idle.pop(session, None)
+        self.tokens -= old.room if old else 0
+        if len(ids) > budget:
             return
-        if (old := self._idle.pop(session, None)) is not None:
-            self.tokens -= len(old.ids)
-        self._idle[session] = idle
-        self.tokens += len(idle.ids)
+        if old is not None and old.room >= len(ids):
+            block, there = old.block, common_prefix(old.ids, ids)
+        else:
+            block, there = running.block(min(len(ids) * GROWTH_PERCENT // 100, budget)), 0
+        running.save(row, block, there, len(ids))
+        self._idle[session] = Idle(ids, block)
+        self.tokens += block.shape[2]
         self.shrink(budget)
 
     def shrink(self, budget: int) -> None:
         """Forget the least recently used sessions until `budget` tokens are enough."""
         while self._idle and self.tokens > budget:
             _, old = self._idle.popitem(last=False)
-            self.tokens -= len(old.ids)
+            self.tokens -= old.room
 
     def clear(self) -> None:
         self._idle.clear()

@@ -101,7 +101,14 @@ class Lean:
                 qk.copy_(torch.cat([q, k], 2))
             qk.copy_(torch.addcmul(qk * cos, qk.roll(self.head_dim // 2, -1), sin))
             keys, values = cache.write(number, qkv[:, :, self.heads :], inputs)
-            q = qk[:, :, : self.heads].view(batch, n, kv_heads, group, self.head_dim)
+            q = qk[:, :, : self.heads]
+            if n > 1 and layer is self.layers[-1]:  # from here on only the tokens whose logits are wanted count
+                every = torch.arange(batch, device=x.device)
+                x, q, n = x[every, inputs.last][:, None], q[every, inputs.last][:, None], 1
+                mask = causal_mask(positions[every, inputs.last][:, None], inputs.length, x.dtype).repeat(
+                    1, 1, group, 1
+                )
+            q = q.view(batch, n, kv_heads, group, self.head_dim)
             q = q.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, group * n, self.head_dim)
             seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
             seen = seen.view(batch, kv_heads, group, n, self.head_dim).permute(0, 3, 1, 2, 4)
@@ -110,8 +117,7 @@ class Lean:
             gate_up = F.linear(h, layer.gate_up, layer.gate_up_bias)
             h = F.silu(gate_up[..., : self.mlp]) * gate_up[..., self.mlp :]
             x = x + F.linear(h, layer.down, layer.down_bias)
-        x = x[:, 0] if n == 1 else x[torch.arange(batch, device=x.device), inputs.last]
-        return F.linear(F.rms_norm(x, x.shape[-1:], self.norm, self.eps), self.head)
+        return F.linear(F.rms_norm(x[:, 0], x.shape[-1:], self.norm, self.eps), self.head)
 
 
 def causal_mask(positions: Tensor, length: int, dtype: torch.dtype) -> Tensor:

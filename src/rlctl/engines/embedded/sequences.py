@@ -86,7 +86,7 @@ class Sequence:
 
     def versions(self) -> list[tuple[int, int]]:
         """Run-length policy versions of the response, `[(version, tokens), ...]`."""
-        ends = [start for _, start in self.marks[1:]] + [len(self.response)]
+        ends = [start for _, start in self.marks[1:]] + [len(self.response)] * bool(self.marks)
         return [(version, end - start) for (version, start), end in zip(self.marks, ends, strict=True)]
 
 

@@ -1,0 +1,103 @@
+"""Group commit: what arrives together is written together; what the disk refuses is told to everybody it concerns."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlctl.errors import WireError
+from rlctl.pool.commits import Commits
+from rlctl.pool.ended import EndedLog
+from rlctl.pool.journal import Journal
+from rlctl.pool.segments import StorageError
+from rlctl.wire.frames import read_ended
+from rlctl.wire.messages import CompleteTrajectory, Done, SubmitSteps
+from tests.pool.make import rules, step
+
+
+class StubbornJournal(Journal):
+    """Refuses to write whenever `full` says so."""
+
+    full = False
+    snapshots_fail = 0
+
+    def append(self, records: list[bytes]) -> None:
+        if self.full:
+            raise StorageError("cannot write: No space left on device")
+        super().append(records)
+
+    def snapshot(self, state: bytes, offset: int) -> None:
+        if self.full:
+            self.snapshots_fail += 1
+            raise StorageError("cannot write: No space left on device")
+        super().snapshot(state, offset)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[StubbornJournal]:
+    journal = StubbornJournal(tmp_path / "pool")
+    yield journal
+    journal.close()
+
+
+def committing(journal: Journal, tmp_path: Path, journal_bytes: int = 1 << 20) -> tuple[Commits, asyncio.Task[None]]:
+    ended = EndedLog(tmp_path / "trajectories", 1 << 20)
+    commits = Commits(journal.recover(rules()), journal, ended, journal_bytes, changed=lambda: None)
+    return commits, asyncio.create_task(commits.run())
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_requests_that_arrive_together_share_one_write(journal: StubbornJournal, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path)
+    replies = await asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in range(500)))
+    assert replies == [Done(accepted=1)] * 500
+    assert commits.commits == 1
+    await stop(task)
+
+
+async def test_a_refused_write_is_answered_to_all_and_applied_to_nothing(
+    journal: StubbornJournal, tmp_path: Path
+) -> None:
+    commits, task = committing(journal, tmp_path)
+    await commits.submit(SubmitSteps([step("t", 0)]))
+    journal.full = True
+    replies = await asyncio.gather(
+        *(commits.submit(SubmitSteps([step("t", i)])) for i in (1, 2)), return_exceptions=True
+    )
+    assert all(isinstance(reply, WireError) and "No space left" in str(reply) for reply in replies)
+    assert commits.store.statistics()["steps"] == 1
+    journal.full = False
+    assert await commits.submit(SubmitSteps([step("t", 1)])) == Done(accepted=1)
+    await stop(task)
+
+
+async def test_a_snapshot_that_fails_is_not_tried_at_every_request(journal: StubbornJournal, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path, journal_bytes=1)
+    append = journal.segments.append
+    journal.append = lambda records: append(records, sync=True)  # the journal can still be written
+    journal.full = True
+    for number in range(5):
+        await commits.submit(CompleteTrajectory(f"t{number}", 0, status="failed"))
+        await asyncio.sleep(0.02)
+    assert journal.snapshots_fail == 1
+    assert commits.store.statistics()["train.failed"] == 5
+    await stop(task)
+
+
+async def test_what_ended_is_in_the_log_before_the_journal_forgets_it(journal: StubbornJournal, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path, journal_bytes=1)
+    for number in range(20):
+        await commits.submit(CompleteTrajectory(f"t{number}", 0, status="failed"))
+    await asyncio.sleep(0.3)
+    await stop(task)
+    assert journal.snapshot_at > 0
+    assert [one.trajectory.uid for _, one in read_ended(tmp_path / "trajectories")] == [f"t{n}" for n in range(20)]
+    journal.close()
+    again = Journal(tmp_path / "pool")
+    assert again.recover(rules()).statistics()["train.failed"] == 20
+    journal._lock, journal.segments = again._lock, again.segments
