@@ -108,7 +108,6 @@ def test_exact_answers_are_compared_as_text(tmp_path):
         ({"question_key": "problem"}, r"row 1: no problem \(there are: question, answer\)"),
         ({"val_split": "dev"}, r"no dev\{.jsonl,.json,.parquet\} \(there are: bad.jsonl, test.jsonl, train.jsonl\)"),
         ({"path": "./nowhere"}, "no such file or folder"),
-        ({"path": ""}, "`path` is missing"),
         ({"answer_key": "question", "train_split": "bad"}, "has no number"),
     ],
 )

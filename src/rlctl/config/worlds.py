@@ -1,6 +1,6 @@
 """Own keys of the built-in environments, typed like every other section ([[env]] name = ...)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,10 +36,30 @@ class Sokoban(Section):
     """Rooms whose shortest solution is longer are skipped."""
 
 
+class Countdown(Section):
+    """Arithmetic puzzles: every number once, the target as value."""
+
+    numbers: list[Annotated[int, Field(ge=2, le=5)]] = Field(default=[3, 4], min_length=1)
+    """How many numbers a puzzle has: one of these."""
+    largest: Positive = 99
+    largest_target: Positive = 99
+
+
+class Bandit(Section):
+    """Two-armed bandits; every pair is [safe arm, risky arm]."""
+
+    arms: list[tuple[str, str]] = [("phoenix", "dragon"), ("baker", "pirate"), ("teacher", "gambler")]
+    """Pairs that are trained on."""
+    val_arms: list[tuple[str, str]] = [("librarian", "trader"), ("gardener", "explorer")]
+    """Pairs that are held out."""
+    sft_arms: list[tuple[str, str]] = [("clerk", "astronaut")]
+    """Pairs of demonstrations."""
+
+
 class Questions(Section):
     """Questions with a known answer, from a file, a folder or the Hugging Face hub."""
 
-    path: str = ""
+    path: str
     """A file (JSONL, JSON, Parquet), a folder with one file per split (train.jsonl), or a hub id (openai/gsm8k)."""
     subset: str = ""
     """Configuration of a data set of the hub."""
@@ -69,6 +89,9 @@ class Gsm8k(Questions):
 WORLDS: dict[str, type[Section]] = {
     "frozenlake": FrozenLake,
     "sokoban": Sokoban,
+    "countdown": Countdown,
+    "bandit": Bandit,
+    "two_armed_bandit": Bandit,
     "questions": Questions,
     "gsm8k": Gsm8k,
 }

@@ -7,10 +7,12 @@ from typing import Any
 
 from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
+from rlctl.envs.bandit import Bandit
 from rlctl.envs.base import Family, Instance
-from rlctl.envs.boards import Boards
+from rlctl.envs.countdown import Countdown
 from rlctl.envs.frozenlake import FrozenLake
 from rlctl.envs.questions import Questions
+from rlctl.envs.seeded import Seeded
 from rlctl.envs.sokoban import Sokoban
 from rlctl.envs.splits import too_few
 from rlctl.errors import ConfigError
@@ -20,7 +22,15 @@ NEEDED = ("splits", "distinct", "episode", "task", "floor", "ceiling")
 
 def families() -> dict[str, Callable[[Env], Family]]:
     """Built-in families by the name used in presets."""
-    return {"frozenlake": FrozenLake, "sokoban": Sokoban, "questions": Questions, "gsm8k": Questions}
+    return {
+        "frozenlake": FrozenLake,
+        "sokoban": Sokoban,
+        "countdown": Countdown,
+        "bandit": Bandit,
+        "two_armed_bandit": Bandit,
+        "questions": Questions,
+        "gsm8k": Questions,
+    }
 
 
 def family(env: Env) -> Family:
@@ -45,10 +55,10 @@ def family(env: Env) -> Family:
     return made
 
 
-def boards(env: Env) -> Boards:
-    """The family of an [[env]] that has boards and an optimal player, which demonstrations need."""
+def seeded(env: Env) -> Seeded:
+    """The family of an [[env]] that has an optimal player, which demonstrations need."""
     made = family(env)
-    if not isinstance(made, Boards):
+    if not isinstance(made, Seeded):
         raise ConfigError(f"environment {env.name!r} has no optimal player, so it has no demonstrations")
     return made
 

@@ -64,8 +64,6 @@ class Questions:
     @cached_property
     def _instances(self) -> dict[str, list[Instance]]:
         options = self.options
-        if not options.path:
-            raise ConfigError(f"[[env]] {self.env.tag or self.env.name}: `path` is missing (a file, folder or hub id)")
         training = self._read(options.train_split)
         if options.val_split:
             held_out = self._read(options.val_split)
