@@ -56,6 +56,10 @@ class Bandit(Section):
     """Pairs of demonstrations."""
 
 
+class Errands(Section):
+    """Tasks that only the agent's own program (`command`) knows."""
+
+
 class Questions(Section):
     """Questions with a known answer, from a file, a folder or the Hugging Face hub."""
 
@@ -92,6 +96,7 @@ WORLDS: dict[str, type[Section]] = {
     "countdown": Countdown,
     "bandit": Bandit,
     "two_armed_bandit": Bandit,
+    "command": Errands,
     "questions": Questions,
     "gsm8k": Gsm8k,
 }

@@ -10,6 +10,7 @@ from rlctl.config.suggest import nearest
 from rlctl.envs.bandit import Bandit
 from rlctl.envs.base import Family, Instance
 from rlctl.envs.countdown import Countdown
+from rlctl.envs.errands import Errands
 from rlctl.envs.frozenlake import FrozenLake
 from rlctl.envs.questions import Questions
 from rlctl.envs.seeded import Seeded
@@ -28,6 +29,7 @@ def families() -> dict[str, Callable[[Env], Family]]:
         "countdown": Countdown,
         "bandit": Bandit,
         "two_armed_bandit": Bandit,
+        "command": Errands,
         "questions": Questions,
         "gsm8k": Questions,
     }

@@ -59,10 +59,10 @@ class Seeded:
         """One whole episode of the optimal player; `number` tells several of one instance apart."""
         raise NotImplementedError
 
-    def floor(self, instance: Instance, actions: int) -> Rate:
+    def floor(self, instance: Instance, actions: int) -> Rate | None:
         """Success of uniformly random play within `actions` actions."""
         raise NotImplementedError
 
-    def ceiling(self, instance: Instance, actions: int) -> Rate:
+    def ceiling(self, instance: Instance, actions: int) -> Rate | None:
         """Success of optimal play within `actions` actions."""
         raise NotImplementedError

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlctl.agents.choose import play
 from rlctl.agents.client import Client
-from rlctl.agents.environment import play
 from rlctl.config import Config
 from rlctl.config.serving import Eval
 from rlctl.envs.base import Instance, Rate, horizon
@@ -92,7 +92,8 @@ class Evaluator:
             if temperature:
                 sampling["top_p"] = rollout.top_p
             base_url = f"{self._config.gateway_url}/{uid}/{prompt}/v1"
-            return await play(self._client, base_url, world.episode(instance, index), sampling, rollout.timeout_s)
+            call = world.call(base_url, instance, index, sampling, rollout.timeout_s)
+            return await play(world.env, self._client, call)
 
     async def _compared_to(self, world: World, split: str, tasks: Sequence[Instance]) -> Limits:
         key = (world.tag, split, len(tasks))
