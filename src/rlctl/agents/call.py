@@ -24,12 +24,16 @@ class Call:
     """For the whole episode."""
     task: Mapping[str, Any] = field(default_factory=dict)
     """What a program outside is told about its task."""
+    recorded: bool = True
+    """The address is our gateway's, which wants to know the end of the episode."""
 
 
-async def report(client: Client, base_url: str, facts: Facts) -> Facts:
+async def report(client: Client, call: Call, facts: Facts) -> Facts:
     """Tell the gateway that the episode is over; that it could not be told is added to the facts."""
+    if not call.recorded:
+        return facts
     try:
-        await client.complete(base_url, {"status": "failed" if facts.error else "complete", "facts": facts})
+        await client.complete(call.base_url, {"status": "failed" if facts.error else "complete", "facts": facts})
     except CallFailed as failure:
         error = f"{facts.error or 'the end was not recorded'}; {failure}"
         return msgspec.structs.replace(facts, error=error)

@@ -48,7 +48,7 @@ async def play(client: Client, call: Call, command: list[str]) -> Facts:
         facts = Facts(error=f"agent_start: {command[0]}: {error.strerror}")
     else:
         facts = _judged(call, out) if code == 0 else Facts(error=f"agent_exit_{code}: {_last_line(err)}")
-    return await report(client, call.base_url, facts)
+    return await report(client, call, facts)
 
 
 async def _run(call: Call, command: list[str]) -> tuple[int, bytes, bytes]:

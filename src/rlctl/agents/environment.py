@@ -24,4 +24,4 @@ async def play(client: Client, call: Call) -> Facts:
             error = str(failure)
     except TimeoutError:
         error = f"episode_timeout: not over after {call.timeout_s:g} s"
-    return await report(client, call.base_url, msgspec.structs.replace(episode.facts(), error=error))
+    return await report(client, call, msgspec.structs.replace(episode.facts(), error=error))

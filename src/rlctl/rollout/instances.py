@@ -25,11 +25,19 @@ class World:
     def tag(self) -> str:
         return self.env.tag or self.env.name
 
-    def call(self, base_url: str, instance: Instance, stream: int, sampling: dict[str, Any], timeout_s: float) -> Call:
+    def call(
+        self,
+        base_url: str,
+        instance: Instance,
+        stream: int,
+        sampling: dict[str, Any],
+        timeout_s: float,
+        recorded: bool = True,
+    ) -> Call:
         """An episode to be played; a program outside is told everything about the task but its answer."""
         known = {name: value for name, value in self.family.task(instance).items() if name != "ground_truth"}
         task = {"env": self.tag, "seed": instance.seed, "stream": stream, **known}
-        return Call(base_url, self.family.episode(instance, stream), sampling, timeout_s, task)
+        return Call(base_url, self.family.episode(instance, stream), sampling, timeout_s, task, recorded)
 
     def held_out(self, split: str, episodes: int) -> list[Instance]:
         """`episodes` instances of a split, always the same; each once while there are enough, then again."""
