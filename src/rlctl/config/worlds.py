@@ -1,6 +1,6 @@
 """Own keys of the built-in environments, typed like every other section ([[env]] name = ...)."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -90,6 +90,47 @@ class Gsm8k(Questions):
     instruction: str = "Think step by step, and give the final answer after ####."
 
 
+class ReasoningGym(Section):
+    """A task of the package reasoning-gym."""
+
+    task: str
+    """Its name there, e.g. leg_counting."""
+    parameters: dict[str, Any] = {}
+    """The task's own settings."""
+    system: str = ""
+    """System prompt."""
+    instruction: str = "Give the final answer as <answer>your answer</answer>."
+    """Added to every question."""
+
+
+class TextArena(Section):
+    """A single-player game of the package textarena."""
+
+    game: str
+    """Its id there, e.g. GuessTheNumber-v0."""
+    success_reward: float = 1.0
+    """Least reward of the game that counts as success."""
+
+
+class Gymnasium(Section):
+    """A gymnasium environment with discrete actions."""
+
+    id: str
+    """e.g. Taxi-v3."""
+    parameters: dict[str, Any] = {}
+    """Keyword arguments of gymnasium.make."""
+    rules: str = ""
+    """What the player is told once."""
+    actions: list[str] = []
+    """Names of the actions 0, 1, ...; empty: the numbers."""
+    picture: Literal["observation", "ansi"] = "observation"
+    """What the player sees: the observation as text, or the environment's ANSI picture."""
+    split_by: Literal["start", "seed"] = "start"
+    """Whether instances are told apart by their first picture, or only by their seed."""
+    success_reward: float = 1.0
+    """Least total reward of an ended episode that counts as success."""
+
+
 WORLDS: dict[str, type[Section]] = {
     "frozenlake": FrozenLake,
     "sokoban": Sokoban,
@@ -97,6 +138,9 @@ WORLDS: dict[str, type[Section]] = {
     "bandit": Bandit,
     "two_armed_bandit": Bandit,
     "command": Errands,
+    "reasoning_gym": ReasoningGym,
+    "textarena": TextArena,
+    "gymnasium": Gymnasium,
     "questions": Questions,
     "gsm8k": Gsm8k,
 }

@@ -7,12 +7,15 @@ from typing import Any
 
 from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
+from rlctl.envs.arena import Arena
 from rlctl.envs.bandit import Bandit
 from rlctl.envs.base import Family, Instance
 from rlctl.envs.countdown import Countdown
 from rlctl.envs.errands import Errands
 from rlctl.envs.frozenlake import FrozenLake
+from rlctl.envs.gym import Gymnasium
 from rlctl.envs.questions import Questions
+from rlctl.envs.reasoning import Reasoning
 from rlctl.envs.seeded import Seeded
 from rlctl.envs.sokoban import Sokoban
 from rlctl.envs.splits import too_few
@@ -30,6 +33,9 @@ def families() -> dict[str, Callable[[Env], Family]]:
         "bandit": Bandit,
         "two_armed_bandit": Bandit,
         "command": Errands,
+        "reasoning_gym": Reasoning,
+        "textarena": Arena,
+        "gymnasium": Gymnasium,
         "questions": Questions,
         "gsm8k": Questions,
     }
@@ -60,7 +66,7 @@ def family(env: Env) -> Family:
 def seeded(env: Env) -> Seeded:
     """The family of an [[env]] that has an optimal player, which demonstrations need."""
     made = family(env)
-    if not isinstance(made, Seeded):
+    if not isinstance(made, Seeded) or "sft" not in made.splits:
         raise ConfigError(f"environment {env.name!r} has no optimal player, so it has no demonstrations")
     return made
 
