@@ -23,6 +23,9 @@ class Errands(Seeded):
     def episode(self, instance: Instance, stream: int) -> Exchange:
         return Exchange(self.env, [], lambda answer, turn: Verdict(0.0))
 
+    def task(self, instance: Instance) -> dict[str, str]:
+        return {"split": self.split(instance)}
+
     def floor(self, instance: Instance, actions: int) -> None:
         """Only the program could know."""
 
