@@ -15,7 +15,7 @@ PROCESSES = {"gateway", "pool", "reward", "rollout", "train", "engines", "up"}
 """Packages of one process each: they share wire messages, never code."""
 MAINS = {
     *("gateway.server", "pool.server", "reward.server", "rollout.runner", "train.loop", "train.sft", "sftgen.main"),
-    *("engines.server", "engines.launch", "up.run", "up.planned", "up.supervisor", "up.prepare"),
+    *("engines.server", "engines.launch", "up.run", "up.planned", "up.supervisor", "up.prepare", "up.evaluate"),
 }
 SIDEWAYS = {("rlctl.up.prepare", "rlctl.sftgen.main")}
 """`rlctl up` makes demonstrations exactly as `rlctl sft-gen` does."""

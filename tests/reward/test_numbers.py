@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.reward.functions import Sample, numeric
-from rlctl.reward.numbers import answer
+from rlctl.rules.numbers import answer
 
 GSM8K = Path(__file__).parents[3] / "shared" / "data" / "gsm8k"
 

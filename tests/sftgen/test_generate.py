@@ -9,7 +9,6 @@ from rlctl.config.serving import Env
 from rlctl.envs import Episode, family, instances
 from rlctl.errors import ConfigError
 from rlctl.sftgen.main import generate
-from rlctl.sftgen.rows import demonstrate
 
 ENVS = [
     Env(name="frozenlake", style="compact"),
@@ -91,7 +90,7 @@ def test_the_expert_on_slippery_ice_wins_as_often_as_value_iteration_says():
     env = Env(name="frozenlake", maps="ragen", slippery=True)
     made = family(env)
     lakes = [made.instance(seed) for seed in range(150)]
-    wins = [demonstrate(env, made, lake, number).success for lake in lakes for number in range(10)]
+    wins = [made.demonstrate(lake, number).success for lake in lakes for number in range(10)]
     ceiling = sum(made.ceiling(lake, 10).value for lake in lakes) / len(lakes)
     assert sum(wins) / len(wins) == pytest.approx(ceiling, abs=0.045)
 

@@ -65,9 +65,11 @@ _JSON = {"Content-Type": "application/json"}
 class Client:
     """Calls to a gateway; use as an async context manager."""
 
-    def __init__(self, timeout_s: float, retries: int) -> None:
+    def __init__(self, timeout_s: float, retries: int, model: str = "policy", api_key: str = "") -> None:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._retries = retries
+        self._model = model
+        self._headers = {**_JSON, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
@@ -81,7 +83,9 @@ class Client:
 
     async def chat(self, base_url: str, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Reply:
         """One chat completion; CallFailed when it cannot be had."""
-        body = await self._post(f"{base_url}/chat/completions", {"model": "policy", "messages": messages, **sampling})
+        body = await self._post(
+            f"{base_url}/chat/completions", {"model": self._model, "messages": messages, **sampling}
+        )
         try:
             return _reply(body)
         except msgspec.DecodeError as error:
@@ -97,7 +101,7 @@ class Client:
             if attempt:
                 await asyncio.sleep(min(0.2 * 2**attempt, 5.0))
             try:
-                async with self._http.post(url, data=data, headers=_JSON) as response:
+                async with self._http.post(url, data=data, headers=self._headers) as response:
                     body = await response.read()
             except TimeoutError:
                 failure = CallFailed("timeout", url)

@@ -1,22 +1,21 @@
-"""The built-in agent: plays a text environment, one chat completion per turn."""
+"""The built-in agent: plays an environment, one chat completion per turn."""
 
 import asyncio
-from typing import Any
 
 import msgspec
 
+from rlctl.agents.call import Call, report
 from rlctl.agents.client import CallFailed, Client
-from rlctl.envs.episode import Episode
 from rlctl.wire.messages import Facts
 
 
-async def play(client: Client, base_url: str, episode: Episode, sampling: dict[str, Any], timeout_s: float) -> Facts:
-    """Run `episode` to its end and report it to the gateway; a failure is data (Facts.error), not an exception."""
-    error = ""
+async def play(client: Client, call: Call) -> Facts:
+    """Run the episode to its end and report it to the gateway; a failure is data (Facts.error), not an exception."""
+    episode, error = call.episode, ""
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(call.timeout_s):
             while not episode.done:
-                reply = await client.chat(base_url, episode.messages, sampling)
+                reply = await client.chat(call.base_url, episode.messages, dict(call.sampling))
                 episode.feed(reply.text)
     except CallFailed as failure:
         if failure.code == "context_length_exceeded":
@@ -24,10 +23,5 @@ async def play(client: Client, base_url: str, episode: Episode, sampling: dict[s
         else:
             error = str(failure)
     except TimeoutError:
-        error = f"episode_timeout: not over after {timeout_s:g} s"
-    facts = msgspec.structs.replace(episode.facts(), error=error)
-    try:
-        await client.complete(base_url, {"status": "failed" if error else "complete", "facts": facts})
-    except CallFailed as failure:
-        return msgspec.structs.replace(facts, error=f"{error or 'the end was not recorded'}; {failure}")
-    return facts
+        error = f"episode_timeout: not over after {call.timeout_s:g} s"
+    return await report(client, call, msgspec.structs.replace(episode.facts(), error=error))

@@ -114,6 +114,8 @@ class Env(Section):
     """Name in metrics; empty: `name`."""
     weight: float = Field(default=1.0, gt=0)
     """Share in the mix."""
+    command: list[str] = []
+    """Program that plays each episode, in any language (see rlctl.agents.command); empty: the built-in agent."""
     max_turns: Positive = 10
     """Model calls per episode."""
     max_actions: Positive = 10

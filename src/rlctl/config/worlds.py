@@ -1,6 +1,6 @@
 """Own keys of the built-in environments, typed like every other section ([[env]] name = ...)."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -36,4 +36,111 @@ class Sokoban(Section):
     """Rooms whose shortest solution is longer are skipped."""
 
 
-WORLDS: dict[str, type[Section]] = {"frozenlake": FrozenLake, "sokoban": Sokoban}
+class Countdown(Section):
+    """Arithmetic puzzles: every number once, the target as value."""
+
+    numbers: list[Annotated[int, Field(ge=2, le=5)]] = Field(default=[3, 4], min_length=1)
+    """How many numbers a puzzle has: one of these."""
+    largest: Positive = 99
+    largest_target: Positive = 99
+
+
+class Bandit(Section):
+    """Two-armed bandits; every pair is [safe arm, risky arm]."""
+
+    arms: list[tuple[str, str]] = [("phoenix", "dragon"), ("baker", "pirate"), ("teacher", "gambler")]
+    """Pairs that are trained on."""
+    val_arms: list[tuple[str, str]] = [("librarian", "trader"), ("gardener", "explorer")]
+    """Pairs that are held out."""
+    sft_arms: list[tuple[str, str]] = [("clerk", "astronaut")]
+    """Pairs of demonstrations."""
+
+
+class Errands(Section):
+    """Tasks that only the agent's own program (`command`) knows."""
+
+
+class Questions(Section):
+    """Questions with a known answer, from a file, a folder or the Hugging Face hub."""
+
+    path: str
+    """A file (JSONL, JSON, Parquet), a folder with one file per split (train.jsonl), or a hub id (openai/gsm8k)."""
+    subset: str = ""
+    """Configuration of a data set of the hub."""
+    train_split: str = "train"
+    val_split: str = ""
+    """Split that is held out; empty: `val_percent` of the training split."""
+    val_percent: int = Field(default=10, ge=1, le=99)
+    question_key: str = "question"
+    answer_key: str = "answer"
+    rule: Literal["numeric", "exact"] = "numeric"
+    """numeric: the same number (behind ####, in a box, after "answer is", or the last one); exact: the same text."""
+    system: str = ""
+    """System prompt."""
+    instruction: str = ""
+    """Added to every question."""
+
+
+class Gsm8k(Questions):
+    """Grade-school maths (Cobbe et al. 2021): 7,473 training and 1,319 test questions."""
+
+    path: str = "openai/gsm8k"
+    subset: str = "main"
+    val_split: str = "test"
+    instruction: str = "Think step by step, and give the final answer after ####."
+
+
+class ReasoningGym(Section):
+    """A task of the package reasoning-gym."""
+
+    task: str
+    """Its name there, e.g. leg_counting."""
+    parameters: dict[str, Any] = {}
+    """The task's own settings."""
+    system: str = ""
+    """System prompt."""
+    instruction: str = "Give the final answer as <answer>your answer</answer>."
+    """Added to every question."""
+
+
+class TextArena(Section):
+    """A single-player game of the package textarena."""
+
+    game: str
+    """Its id there, e.g. GuessTheNumber-v0."""
+    success_reward: float = 1.0
+    """Least reward of the game that counts as success."""
+
+
+class Gymnasium(Section):
+    """A gymnasium environment with discrete actions."""
+
+    id: str
+    """e.g. Taxi-v3."""
+    parameters: dict[str, Any] = {}
+    """Keyword arguments of gymnasium.make."""
+    rules: str = ""
+    """What the player is told once."""
+    actions: list[str] = []
+    """Names of the actions 0, 1, ...; empty: the numbers."""
+    picture: Literal["observation", "ansi"] = "observation"
+    """What the player sees: the observation as text, or the environment's ANSI picture."""
+    split_by: Literal["start", "seed"] = "start"
+    """Whether instances are told apart by their first picture, or only by their seed."""
+    success_reward: float = 1.0
+    """Least total reward of an ended episode that counts as success."""
+
+
+WORLDS: dict[str, type[Section]] = {
+    "frozenlake": FrozenLake,
+    "sokoban": Sokoban,
+    "countdown": Countdown,
+    "bandit": Bandit,
+    "two_armed_bandit": Bandit,
+    "command": Errands,
+    "reasoning_gym": ReasoningGym,
+    "textarena": TextArena,
+    "gymnasium": Gymnasium,
+    "questions": Questions,
+    "gsm8k": Gsm8k,
+}

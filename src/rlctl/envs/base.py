@@ -1,17 +1,24 @@
-"""What an environment is: a Family makes instances, a World plays one episode of one instance, an Expert plays it well.
+"""What an environment is: a Family gives instances and starts episodes; an episode (Play) is a conversation.
 
-    seed -- Family.instance --> Instance -- Family.world(stream) --> World -- step, step, ... --> done
-                                         -- Family.expert(tie)  --> Expert.next(world)
+    Family.distinct(split) --> Instance -- Family.episode(stream) --> Play -- feed(answer), feed, ... --> facts()
+
+Boards (rlctl.envs.boards) are families whose episodes move in a World; an Expert plays one well:
+
+    seed -- Boards.instance --> Instance -- Boards.world(stream) --> World -- step, step, ... --> done
+                                         -- Boards.expert(tie)  --> Expert.next(world)
 
 An Instance is compared by its `key` (the board as text), never by its seed. Everything random in an episode comes
 from `(instance.seed, stream)`, so each rollout of a group has luck of its own and every episode can be played again.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rlctl.config.serving import Env
+from rlctl.wire.messages import Facts
 
+Message = dict[str, str]
 Reason = Literal["no_instance", "unsolvable", "too_deep", "too_large"]
 
 
@@ -70,31 +77,56 @@ class Expert(Protocol):
         """Why, in one sentence: what a demonstration with thoughts says before `actions`."""
 
 
-class Family(Protocol):
-    """All instances of one [[env]]."""
+class Play(Protocol):
+    """One running episode as a conversation; a state machine without input or output."""
+
+    messages: list[Message]
+    """The conversation so far: what the next model call is sent."""
+    done: bool
+    success: bool
+
+    def feed(self, answer: str) -> bool:
+        """Take the assistant's answer to `messages`; True when the episode is over."""
+
+    def stop(self) -> None:
+        """End it from outside: out of context."""
+
+    def facts(self) -> Facts:
+        """What is known about the episode so far."""
+
+
+class Player(Protocol):
+    """What the words of an episode are made of."""
 
     actions: tuple[str, ...]
     rules: str
-    """What the player is told once."""
     symbols: dict[str, str]
-    """Character -> meaning."""
-    shares: dict[str, int]
-    """Per cent of all boards that belong to each split."""
-
-    def instance(self, seed: int) -> Instance | Skip:
-        """The instance of this seed, the same in every process and Python."""
 
     def world(self, instance: Instance, stream: int) -> Any:
+        """A fresh World."""
+
+
+class Family(Protocol):
+    """All instances of one [[env]]. Worlds made of boards get most of this from rlctl.envs.boards.Boards."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """At least train and val; no instance is in two of them."""
+
+    def distinct(self, split: str, seed: int) -> Iterator[Instance]:
+        """Distinct instances of a split, always the same ones in the same order for the same seed."""
+
+    def episode(self, instance: Instance, stream: int) -> Play:
         """A fresh episode; `stream` numbers the rollouts of one instance."""
 
-    def expert(self, instance: Instance, tie: int) -> Any:
-        """An optimal player; among equally good actions it chooses by the seed `tie` where the family has a choice."""
+    def task(self, instance: Instance) -> dict[str, str]:
+        """What a reward function may need to know (ground_truth, question, ...)."""
 
-    def floor(self, instance: Instance, actions: int) -> Rate:
-        """Success of uniformly random play within `actions` actions."""
+    def floor(self, instance: Instance, actions: int) -> Rate | None:
+        """Success of uniformly random play within `actions` actions; None where that cannot be known."""
 
-    def ceiling(self, instance: Instance, actions: int) -> Rate:
-        """Success of optimal play within `actions` actions."""
+    def ceiling(self, instance: Instance, actions: int) -> Rate | None:
+        """Success of optimal play within `actions` actions; None where that cannot be known."""
 
 
 def horizon(env: Env) -> int:

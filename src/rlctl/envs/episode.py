@@ -8,14 +8,14 @@ penalty, which `facts().extra["format_penalty"]` holds for whoever computes the 
 
 from rlctl.config.serving import Env
 from rlctl.envs import text
-from rlctl.envs.base import Family, Instance
+from rlctl.envs.base import Instance, Player
 from rlctl.wire.messages import Facts
 
 
 class Episode:
     """Plays one instance; `stream` numbers the rollouts of a group, each with luck of its own."""
 
-    def __init__(self, env: Env, family: Family, instance: Instance, stream: int = 0) -> None:
+    def __init__(self, env: Env, family: Player, instance: Instance, stream: int = 0) -> None:
         self.env = env
         self.world = family.world(instance, stream)
         self.done = False

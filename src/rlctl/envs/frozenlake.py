@@ -13,6 +13,7 @@ from rlctl.config import worlds
 from rlctl.config.serving import Env
 from rlctl.envs import lakes
 from rlctl.envs.base import Instance, Outcome, Rate, Skip, horizon
+from rlctl.envs.boards import Boards
 from rlctl.sftgen.chances import Table, action_values, best_play, random_play
 from rlctl.sftgen.lakes import Lake, distances, neighbours, table
 
@@ -97,7 +98,7 @@ class LakeExpert:
         return [a for a in range(4) if self._distance[self._after[cell][a]] == wanted]
 
 
-class FrozenLake:
+class FrozenLake(Boards):
     """All lakes of one [[env]]."""
 
     actions: tuple[str, ...] = ("Left", "Down", "Right", "Up")
@@ -111,9 +112,10 @@ class FrozenLake:
     }
     # 3,828 maps of 4x4 have a way from corner to corner. At p = 0.8 the first 60,000 seeds give 2,778 of them: 702 for
     # demonstrations and 57 to test those, 1,554 for training, 465 for evaluation.
-    shares: dict[str, int] = {"sft": 25, "sft_test": 2, "train": 57, "val": 16}
+    shares = {"sft": 25, "sft_test": 2, "train": 57, "val": 16}
 
     def __init__(self, env: Env) -> None:
+        super().__init__(env)
         self.options = worlds.FrozenLake.model_validate(env.options)
         # On slippery ice the expert gives one action a turn, to see where it got.
         self._horizon = min(env.max_actions, env.max_turns) if self.options.slippery else horizon(env)

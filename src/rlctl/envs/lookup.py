@@ -1,22 +1,44 @@
-"""From an [[env]] table to its family: the built-in ones by name, anybody's by `module:Class`."""
+"""From an [[env]] table to its family and instances: the built-in ones by name, anybody's by `module:Class`."""
 
 import importlib
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
-from rlctl.envs.base import Family
+from rlctl.envs.arena import Arena
+from rlctl.envs.bandit import Bandit
+from rlctl.envs.base import Family, Instance
+from rlctl.envs.countdown import Countdown
+from rlctl.envs.errands import Errands
 from rlctl.envs.frozenlake import FrozenLake
+from rlctl.envs.gym import Gymnasium
+from rlctl.envs.questions import Questions
+from rlctl.envs.reasoning import Reasoning
+from rlctl.envs.seeded import Seeded
 from rlctl.envs.sokoban import Sokoban
+from rlctl.envs.splits import too_few
 from rlctl.errors import ConfigError
 
-NEEDED = ("actions", "rules", "symbols", "shares", "instance", "world", "expert", "floor", "ceiling")
+NEEDED = ("splits", "distinct", "episode", "task", "floor", "ceiling")
 
 
 def families() -> dict[str, Callable[[Env], Family]]:
     """Built-in families by the name used in presets."""
-    return {"frozenlake": FrozenLake, "sokoban": Sokoban}
+    return {
+        "frozenlake": FrozenLake,
+        "sokoban": Sokoban,
+        "countdown": Countdown,
+        "bandit": Bandit,
+        "two_armed_bandit": Bandit,
+        "command": Errands,
+        "reasoning_gym": Reasoning,
+        "textarena": Arena,
+        "gymnasium": Gymnasium,
+        "questions": Questions,
+        "gsm8k": Questions,
+    }
 
 
 def family(env: Env) -> Family:
@@ -39,3 +61,19 @@ def family(env: Env) -> Family:
     if missing := [part for part in NEEDED if not hasattr(made, part)]:
         raise ConfigError(f"environment {env.name!r} lacks {', '.join(missing)} (see rlctl.envs.base.Family)")
     return made
+
+
+def seeded(env: Env) -> Seeded:
+    """The family of an [[env]] that has an optimal player, which demonstrations need."""
+    made = family(env)
+    if not isinstance(made, Seeded) or "sft" not in made.splits:
+        raise ConfigError(f"environment {env.name!r} has no optimal player, so it has no demonstrations")
+    return made
+
+
+def instances(env: Env, split: str, count: int, seed: int | None = None) -> list[Instance]:
+    """`count` distinct instances of `split`; `seed` is the first instance seed tried (None: env.seed)."""
+    found = list(islice(family(env).distinct(split, env.seed if seed is None else seed), count))
+    if len(found) < count:
+        raise too_few(env, split, count, len(found))
+    return found

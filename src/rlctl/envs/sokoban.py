@@ -7,6 +7,7 @@ import numpy as np
 from rlctl.config import worlds
 from rlctl.config.serving import Env
 from rlctl.envs.base import Instance, Outcome, Rate, Skip
+from rlctl.envs.boards import Boards
 from rlctl.envs.caves import cave_room
 from rlctl.envs.rooms import reference_room
 from rlctl.sftgen.boards import Geometry, Room, move, paint, sketch
@@ -64,7 +65,7 @@ class SokobanExpert:
         return f"The shortest way from here: {', '.join(Sokoban.actions[action] for action in ahead)}."
 
 
-class Sokoban:
+class Sokoban(Boards):
     """All rooms of one [[env]]."""
 
     actions: tuple[str, ...] = ("Up", "Down", "Left", "Right")
@@ -82,9 +83,10 @@ class Sokoban:
         " behind it is free. Boxes cannot be pulled, so do not push them into corners."
         " Each action costs 0.1, a box on a target gives 1, solving the room gives 10."
     )
-    shares: dict[str, int] = {"sft": 50, "sft_test": 5, "train": 30, "val": 15}
+    shares = {"sft": 50, "sft_test": 5, "train": 30, "val": 15}
 
     def __init__(self, env: Env) -> None:
+        super().__init__(env)
         self.options = worlds.Sokoban.model_validate(env.options)
         self.geometry = Geometry(self.options.rows, self.options.cols)
 

@@ -4,12 +4,9 @@ crc32(board) modulo 100 is looked up in the family's shares, so two splits have 
 start from, and a board is in the same split in every run.
 """
 
-from collections.abc import Iterator
 from zlib import crc32
 
 from rlctl.config.serving import Env
-from rlctl.envs.base import Family, Instance, Skip
-from rlctl.envs.lookup import family
 from rlctl.errors import ConfigError
 
 PATIENCE = 20_000
@@ -43,35 +40,6 @@ def split_of(key: str, shares: dict[str, int]) -> str:
             return split
         point -= share
     raise ConfigError(f"the shares of the splits add up to less than 100: {shares}")
-
-
-def distinct(made: Family, split: str, seed: int) -> Iterator[Instance]:
-    """Distinct instances of a split in the order of their seeds, beginning with `seed`; ends when exhausted."""
-    if split not in made.shares:
-        raise ConfigError(f"no split {split!r}; there are: {', '.join(made.shares)}")
-    seen: set[str] = set()
-    patience = Patience()
-    while not patience.over:
-        found = made.instance(seed)
-        seed += 1
-        if isinstance(found, Skip):
-            patience.saw(False, found.reason)
-            continue
-        new = found.key not in seen and split_of(found.key, made.shares) == split
-        patience.saw(new, "")
-        if new:
-            seen.add(found.key)
-            yield found
-
-
-def instances(env: Env, split: str, count: int, seed: int | None = None) -> list[Instance]:
-    """`count` distinct instances of `split`; `seed` is the first instance seed tried (None: env.seed)."""
-    found: list[Instance] = []
-    for instance in distinct(family(env), split, env.seed if seed is None else seed):
-        found.append(instance)
-        if len(found) == count:
-            return found
-    raise too_few(env, split, count, len(found))
 
 
 def too_few(env: Env, split: str, wanted: int, found: int) -> ConfigError:

@@ -12,9 +12,8 @@ import re
 from typing import NamedTuple
 
 from rlctl.config.serving import Env
-from rlctl.envs.base import Family
+from rlctl.envs.base import Message, Player
 
-Message = dict[str, str]
 SYSTEM = "You play a game, turn by turn. Keep to the answer format exactly."
 _ANSWER = r"\s*<answer>((?:(?!</?answer>).)*)</answer>\s*"
 _PLAIN = re.compile(_ANSWER, re.DOTALL)
@@ -32,7 +31,7 @@ class Parsed(NamedTuple):
     """Actions that were named and will not be played: unknown ones, and those over the limit."""
 
 
-def first_messages(env: Env, family: Family, board: str, left: int) -> list[Message]:
+def first_messages(env: Env, family: Player, board: str, left: int) -> list[Message]:
     """The opening of the conversation; `left` actions may be played in all."""
     if env.style == "compact":
         return [{"role": "user", "content": spaced(board)}]
@@ -57,12 +56,14 @@ def next_message(env: Env, board: str, turn: int, left: int, reward: float) -> M
 
 
 def _turn(env: Env, board: str, turn: int, left: int) -> str:
-    thoughts = "<think>your thoughts</think>" if env.think else ""
     some = f"action {env.separator} action" if env.actions_per_turn > 1 else "action"
-    return (
-        f"Turn {turn}\nState:\n{board}\nActions left: {left}\n"
-        f"Answer with {thoughts}<answer>{some}</answer> and nothing else."
-    )
+    return f"Turn {turn}\nState:\n{board}\nActions left: {left}\n{format_asked_for(env, some)}"
+
+
+def format_asked_for(env: Env, what: str) -> str:
+    """The sentence that says how to answer."""
+    thoughts = "<think>your thoughts</think>" if env.think else ""
+    return f"Answer with {thoughts}<answer>{what}</answer> and nothing else."
 
 
 def spaced(board: str) -> str:
@@ -76,6 +77,12 @@ def answer(env: Env, names: list[str], thought: str = "") -> str:
     return f"<think>{thought}</think><answer>{actions}</answer>" if env.think else f"<answer>{actions}</answer>"
 
 
+def body(text: str, env: Env) -> str | None:
+    """What stands between <answer> and </answer>; None where the text is not in the format (see `parse`)."""
+    found = (_THINK if env.think else _PLAIN).fullmatch(text)
+    return None if found is None else found[1]
+
+
 def parse(text: str, env: Env, actions: tuple[str, ...], limit: int) -> Parsed:
     """Read one answer; at most `limit` actions are taken.
 
@@ -84,11 +91,11 @@ def parse(text: str, env: Env, actions: tuple[str, ...], limit: int) -> Parsed:
     lower case are the same. Known actions are played in their order, unknown ones and those over the limit are dropped
     and counted. Nothing of the text is ever rewritten.
     """
-    found = (_THINK if env.think else _PLAIN).fullmatch(text)
-    if found is None:
+    inside = body(text, env)
+    if inside is None:
         return Parsed((), True, 0)
     known = {name.lower(): index for index, name in enumerate(actions)}
-    named = [part.strip().lower() for part in found[1].split(env.separator)]
+    named = [part.strip().lower() for part in inside.split(env.separator)]
     read = tuple([known[name] for name in named if name in known])
     played = read[:limit]
     return Parsed(played, len(read) < len(named), sum(map(bool, named)) - len(played))

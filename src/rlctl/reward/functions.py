@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from rlctl.reward.numbers import answer, same
+from rlctl.rules import answers
 from rlctl.wire.messages import Facts
 
 RewardFunction = Callable[..., float]
@@ -52,15 +52,14 @@ def format_errors(sample: Sample) -> float:
 
 
 def exact(sample: Sample, key: str = "ground_truth") -> float:
-    return float(sample.response.strip() == sample.truth(key).strip())
+    return float(answers.exact(sample.response, sample.truth(key)))
 
 
 def numeric(sample: Sample, key: str = "ground_truth") -> float:
-    truth = answer(sample.truth(key))
-    if truth is None:
-        raise ScoringError(f"task[{key!r}] = {sample.truth(key)!r} has no number")
-    given = answer(sample.response)
-    return float(given is not None and same(given, truth))
+    try:
+        return float(answers.numeric(sample.response, sample.truth(key)))
+    except ValueError as error:
+        raise ScoringError(f"task[{key!r}]: {error}") from None
 
 
 def length(sample: Sample, limit: int, buffer: int = 0) -> float:

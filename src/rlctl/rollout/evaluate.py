@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlctl.agents.choose import play
 from rlctl.agents.client import Client
-from rlctl.agents.environment import play
 from rlctl.config import Config
 from rlctl.config.serving import Eval
-from rlctl.envs.base import Instance, horizon
+from rlctl.envs.base import Instance, Rate, horizon
 from rlctl.errors import RlctlError
 from rlctl.rollout.instances import World
 from rlctl.wire.messages import VAL, EvalResult, Evaluate, Facts, GetStatistics, OpenGroup
@@ -20,11 +20,11 @@ from rlctl.wire.sockets import Ask
 
 @dataclass(frozen=True)
 class Limits:
-    """What success has to be compared to."""
+    """What success has to be compared to; None where an environment cannot know it."""
 
-    floor: float
+    floor: float | None
     """Uniformly random play."""
-    ceiling: float
+    ceiling: float | None
     """Optimal play."""
 
 
@@ -86,12 +86,14 @@ class Evaluator:
         uid, prompt = f"val-{key}-{index}", f"val-{key}-{index}"
         rollout = self._config.rollout
         async with gate:
-            await self._pool.ask(OpenGroup(prompt_uid=prompt, trajectory_uids=[uid], channel=VAL, env=world.tag))
+            opened = OpenGroup(prompt, [uid], VAL, world.tag, world.family.task(instance))
+            await self._pool.ask(opened)
             sampling = {"temperature": temperature, "max_tokens": rollout.max_tokens}
             if temperature:
                 sampling["top_p"] = rollout.top_p
             base_url = f"{self._config.gateway_url}/{uid}/{prompt}/v1"
-            return await play(self._client, base_url, world.episode(instance, index), sampling, rollout.timeout_s)
+            call = world.call(base_url, instance, index, sampling, rollout.timeout_s)
+            return await play(world.env, self._client, call)
 
     async def _compared_to(self, world: World, split: str, tasks: Sequence[Instance]) -> Limits:
         key = (world.tag, split, len(tasks))
@@ -103,16 +105,15 @@ class Evaluator:
 def limits_of(world: World, tasks: Sequence[Instance]) -> Limits:
     """Success of random and of optimal play, averaged over the very instances that are evaluated."""
     actions = horizon(world.env)
-    floors: dict[str, float] = {}
-    ceilings: dict[str, float] = {}
-    for task in tasks:
-        if task.key not in floors:
-            floors[task.key] = world.family.floor(task, actions).value
-            ceilings[task.key] = world.family.ceiling(task, actions).value
-    return Limits(
-        floor=sum(floors[task.key] for task in tasks) / len(tasks),
-        ceiling=sum(ceilings[task.key] for task in tasks) / len(tasks),
-    )
+    distinct = {task.key: task for task in tasks}
+    floors = {key: world.family.floor(task, actions) for key, task in distinct.items()}
+    ceilings = {key: world.family.ceiling(task, actions) for key, task in distinct.items()}
+    return Limits(_mean([floors[task.key] for task in tasks]), _mean([ceilings[task.key] for task in tasks]))
+
+
+def _mean(rates: Sequence[Rate | None]) -> float | None:
+    known = [rate.value for rate in rates if rate is not None]
+    return sum(known) / len(known) if len(known) == len(rates) else None
 
 
 def rate_with_error(keys: Sequence[str], values: Sequence[float]) -> tuple[float, float]:

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from rlctl.agents.choose import play
 from rlctl.agents.client import Client
-from rlctl.agents.environment import play
 from rlctl.config import Config
 from rlctl.rollout.instances import Task
 from rlctl.rollout.tally import Tally
@@ -60,7 +60,12 @@ class Groups:
             channel=TRAIN,
             env=task.world.tag,
             owner=self._owner,
-            task={"instance": task.instance.key, "seed": str(task.instance.seed), "position": str(task.position)},
+            task={
+                "instance": task.instance.key,
+                "seed": str(task.instance.seed),
+                "position": str(task.position),
+                **task.world.family.task(task.instance),
+            },
         )
         while isinstance(await self._pool.ask(request, timeout_s=300.0), Busy):
             self._tally.waited()
@@ -68,8 +73,8 @@ class Groups:
     async def _episode(self, task: Task, prompt_uid: str, uid: str, number: int) -> None:
         try:
             base_url = f"{self._config.gateway_url}/{uid}/{prompt_uid}/v1"
-            episode = task.world.episode(task.instance, number)
-            facts = await play(self._client, base_url, episode, self._sampling, self._config.rollout.timeout_s)
+            call = task.world.call(base_url, task.instance, number, self._sampling, self._config.rollout.timeout_s)
+            facts = await play(task.world.env, self._client, call)
             self._tally.finished(task.world.tag, facts)
             if facts.error:
                 log.warning("episode %s failed: %s", uid, facts.error)

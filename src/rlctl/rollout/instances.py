@@ -4,12 +4,14 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rlctl.agents.call import Call
 from rlctl.config import Config
 from rlctl.config.serving import Env
-from rlctl.envs import Episode, family, instances
+from rlctl.envs import family, instances
 from rlctl.envs.base import Family, Instance
-from rlctl.envs.splits import distinct
+from rlctl.envs.splits import too_few
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,25 @@ class World:
     def tag(self) -> str:
         return self.env.tag or self.env.name
 
-    def episode(self, instance: Instance, stream: int) -> Episode:
-        return Episode(self.env, self.family, instance, stream)
+    def call(
+        self,
+        base_url: str,
+        instance: Instance,
+        stream: int,
+        sampling: dict[str, Any],
+        timeout_s: float,
+        recorded: bool = True,
+    ) -> Call:
+        """An episode to be played; a program outside is told everything about the task but its answer."""
+        known = {name: value for name, value in self.family.task(instance).items() if name != "ground_truth"}
+        task = {"env": self.tag, "seed": instance.seed, "stream": stream, **known}
+        return Call(base_url, self.family.episode(instance, stream), sampling, timeout_s, task, recorded)
 
     def held_out(self, split: str, episodes: int) -> list[Instance]:
         """`episodes` instances of a split, always the same; each once while there are enough, then again."""
-        found = list(itertools.islice(distinct(self.family, split, self.env.seed), episodes))
+        found = list(itertools.islice(self.family.distinct(split, self.env.seed), episodes))
+        if not found:
+            raise too_few(self.env, split, episodes, 0)
         return [found[i % len(found)] for i in range(episodes)]
 
 

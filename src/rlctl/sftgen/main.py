@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config.serving import Env
+from rlctl.envs.lookup import seeded
 from rlctl.envs.splits import Patience, too_few
 from rlctl.errors import ConfigError
 from rlctl.sftgen.rows import FILES, Block, Record, play
@@ -49,6 +50,7 @@ def generate(
     when complete (until then `NAME.partial`). Raises ConfigError where the environment has too few instances.
     """
     _check(env, train_size, test_size, seed, workers, max_depth, thoughts, episodes)
+    seeded(env)
     started = time.perf_counter()
     sink = _Sink({"sft": train_size, "sft_test": test_size})
     _write(out_dir, Block(env, seed, BLOCK, (), max_depth, thoughts, episodes), workers, sink, progress)

@@ -1,6 +1,6 @@
 """Demonstrations of a block of seeds: what one worker does.
 
-seed -> instance -> (its split wanted?) -> Episode, answered by the family's expert -> one JSON line per episode
+seed -> instance -> (its split wanted?) -> an episode of the family's optimal player -> one JSON line per episode
 """
 
 from typing import NamedTuple
@@ -8,11 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from rlctl.config.serving import Env
-from rlctl.envs import text
-from rlctl.envs.base import Family, Instance, Skip, horizon
-from rlctl.envs.episode import Episode
-from rlctl.envs.lookup import family
-from rlctl.envs.splits import split_of
+from rlctl.envs.base import Instance, Skip, horizon
+from rlctl.envs.lookup import seeded
+from rlctl.envs.seeded import Seeded
 
 FILES = {"sft": "train", "sft_test": "test"}
 """Split of the boards -> file they are written to."""
@@ -64,7 +62,7 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
 
     `played` are boards of blocks before this one; theirs and its own repetitions get no rows (nobody will want them).
     """
-    made = family(block.env)
+    made = seeded(block.env)
     deepest = min(block.max_depth, horizon(block.env))
     encode = msgspec.json.Encoder().encode
     records: list[Record] = []
@@ -76,7 +74,7 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
         elif instance.shortest > deepest:
             records.append(Record("too_deep"))
         else:
-            split, rows = split_of(instance.key, made.shares), b""
+            split, rows = made.split(instance), b""
             if split in block.splits and instance.key not in played:
                 played.add(instance.key)
                 rows = b"".join(
@@ -87,20 +85,6 @@ def play(block: Block, played: set[str] | None = None) -> list[Record]:
     return records
 
 
-def _row(block: Block, made: Family, instance: Instance, number: int, split: str) -> Row:
-    episode = demonstrate(block.env, made, instance, number, block.thoughts)
+def _row(block: Block, made: Seeded, instance: Instance, number: int, split: str) -> Row:
+    episode = made.demonstrate(instance, number, block.thoughts)
     return Row(episode.messages, block.env.name, instance.seed, instance.key, instance.shortest, split, episode.success)
-
-
-def demonstrate(env: Env, made: Family, instance: Instance, number: int = 0, thoughts: bool = False) -> Episode:
-    """One whole episode of the optimal player; `number` tells several of one instance apart (ties, luck)."""
-    episode = Episode(env, made, instance, stream=number)
-    expert = made.expert(instance, tie=instance.seed * 1_000 + number)
-    names = made.actions
-    while not episode.done:
-        thought = ""
-        actions = expert.next(episode.world, episode.limit)
-        if thoughts:
-            thought = expert.thought(episode.world, actions)
-        episode.feed(text.answer(env, [names[action] for action in actions], thought))
-    return episode

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,6 +109,9 @@ def _files(loaded: Loaded, names: set[str]) -> Iterator[str]:
 def _task(loaded: Loaded, names: set[str]) -> Iterator[str]:
     if not loaded.config.env and names & {"rollout", "prepare"}:
         yield "the configuration has no [[env]]: what is the model to learn?"
+    for number, env in enumerate(loaded.config.env if "rollout" in names else []):
+        if env.command and shutil.which(env.command[0]) is None:
+            yield f"{place(loaded, f'env.{number}.command')}: no program {env.command[0]!r} can be found"
 
 
 def _packages(names: set[str]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Pure rules that say whether an answer is right; environments and rewards use the same ones."""
