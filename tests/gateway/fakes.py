@@ -106,6 +106,8 @@ class FakePool:
     def __init__(self) -> None:
         self.steps: dict[str, dict[int, Step]] = defaultdict(dict)
         self.ends: dict[str, CompleteTrajectory] = {}
+        self.opened: set[str] = set()
+        """Trajectories that an OpenGroup has named."""
         self.duplicates = 0
         self.messages = 0
         self.refuse = ""
@@ -133,6 +135,8 @@ class FakePool:
                     self.steps[step.trajectory_uid][step.step_index] = step
                 self.duplicates += len(steps) - len(fresh)
                 return Done(accepted=len(fresh), duplicate=len(steps) - len(fresh))
+            case CompleteTrajectory(uid, only_known=True) if uid not in self.opened:
+                return Refused(f"no trajectory {uid} here")
             case CompleteTrajectory(uid):
                 self.ends.setdefault(uid, request)
                 return Done(accepted=1)

@@ -57,6 +57,20 @@ async def test_the_end_waits_for_calls_in_flight_and_counts_their_steps(stack: S
     assert (end.num_steps, end.status, end.facts.error) == (1, "failed", "gave up")
 
 
+async def test_the_failed_end_of_a_trajectory_without_a_call_reaches_the_pool(stack: Stack) -> None:
+    """Its group would else wait for the deadline."""
+    stack.engine.status = 500
+    assert (await stack.client.post("/other/p1/v1/chat/completions", HELLO))[0] == 502
+    stack.pool.opened = {"t1"}
+    body = {"status": "failed", "error": "no engine"}
+    assert (await stack.client.post("/t1/p1/v1/complete_trajectory", body))[0] == 200
+    end = stack.pool.ends["t1"]
+    assert (end.num_steps, end.status, end.prompt_uid, end.facts.error) == (0, "failed", "p1", "no engine")
+    assert (await stack.client.post("/t1/p1/v1/complete_trajectory", body))[0] == 200, "a repetition"
+    status, answer = await stack.client.post("/t2/p1/v1/complete_trajectory", body)
+    assert (status, answer["error"]["code"]) == (404, "trajectory_not_found") and "t2" not in stack.pool.ends
+
+
 async def test_a_silent_trajectory_is_closed_as_failed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("rlctl.gateway.server.SWEEP_EVERY_S", 0.1)
     async with running(tmp_path, session_timeout_s=0.3) as stack:

@@ -69,6 +69,16 @@ def test_opening_a_group_again_changes_nothing_even_after_it_ended(store: Store)
     assert store.statistics()["groups_in_flight"] == 0
 
 
+def test_the_end_of_a_trajectory_nobody_has_named_may_be_refused(store: Store) -> None:
+    with pytest.raises(Refusal, match="no trajectory x"):
+        store.apply(CompleteTrajectory("x", 0, status="failed", only_known=True), 0)
+    assert not store.statistics().get("train.created")
+    (uid,) = opened(store, "p", 1)
+    assert store.apply(CompleteTrajectory(uid, 0, status="failed", only_known=True), 0) == Done(accepted=1)
+    assert store.apply(CompleteTrajectory(uid, 0, status="failed", only_known=True), 0) == Done(duplicate=1)
+    assert outcomes(store) == [(uid, "failed")]
+
+
 def test_steps_that_are_faster_than_their_group_join_it(store: Store) -> None:
     store.apply(SubmitSteps([step("p.1", prompt_uid="p")]), 0)
     opened(store, "p", 2)

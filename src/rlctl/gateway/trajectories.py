@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rlctl.errors import PeerRefused
 from rlctl.gateway.faults import Fault
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.sessions import Session
@@ -87,15 +88,29 @@ class Trajectories:
         live.metadata |= metadata
 
     async def end(self, uid: str, message: CompleteTrajectory) -> None:
-        """End it once; returns when the pool knows. A repetition waits for the same end. Fault 404 when unknown."""
+        """End it once; returns when the pool knows. A repetition waits for the same end. Fault 404 when unknown.
+
+        A trajectory whose first call never succeeded, or that began before this gateway was restarted, has no session
+        here; the pool may know it all the same, and its group waits for it.
+        """
         live = self._live.get(uid)
         if live is None:
-            if uid in self._ended:
-                return
-            raise Fault(404, f"no trajectory {uid} here", "trajectory_not_found")
+            if uid not in self._ended:
+                await self._end_unseen(uid, message)
+            return
         if live.ending is None:
             live.ending = asyncio.create_task(self._end(uid, live, message))
         await asyncio.shield(live.ending)
+
+    async def _end_unseen(self, uid: str, message: CompleteTrajectory) -> None:
+        if message.status != "failed":
+            raise Fault(404, f"no trajectory {uid} here", "trajectory_not_found")
+        try:
+            await self._recorder.complete(msgspec.structs.replace(message, only_known=True))
+        except PeerRefused as error:
+            raise Fault(404, f"no trajectory {uid} here, and the pool says: {error}", "trajectory_not_found") from None
+        self._forget(uid)
+        self.failed += 1
 
     async def _end(self, uid: str, live: Live, message: CompleteTrajectory) -> None:
         if live.running:

@@ -169,7 +169,10 @@ class Store:
     def _complete(self, event: CompleteTrajectory, now: float) -> Reply:
         if event.status not in ("complete", "failed"):
             raise Refusal(f"trajectory {event.trajectory_uid}: status is complete or failed, not {event.status!r}")
-        trajectory = self._trajectory(event.trajectory_uid, event.prompt_uid, event.channel, now)
+        uid = event.trajectory_uid
+        if event.only_known and uid not in self.state.trajectories and uid not in self.state.tombstones:
+            raise Refusal(f"no trajectory {uid} here")
+        trajectory = self._trajectory(uid, event.prompt_uid, event.channel, now)
         if trajectory is None or trajectory.num_steps >= 0:
             return Done(duplicate=1)
         trajectory.num_steps = event.num_steps

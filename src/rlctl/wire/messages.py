@@ -172,6 +172,8 @@ class CompleteTrajectory(Message, frozen=True):
     """A reward from outside; the trajectory then needs no scoring."""
     prompt_uid: str = ""
     channel: str = ""
+    only_known: bool = False
+    """Refused where no Step and no OpenGroup has named the trajectory; else it begins and ends here."""
 
 
 class TakeUnscored(Message, frozen=True):
