@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import load_file
 
 from rlctl.config import Config
-from rlctl.config.learning import Algo, Optim
+from rlctl.config.algorithm import Algo
+from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
 from rlctl.train import optim
 from rlctl.train.batches import MicroBatch, Minibatch, grid
@@ -38,7 +39,7 @@ def samples(seed: int = 0) -> list[TrainSample]:
 def loss_and_gradient(policy: Policy, minibatch: Minibatch, algo: Algo) -> tuple[float, torch.Tensor]:
     total = 0.0
     for micro in minibatch.micros:
-        logprobs, entropies = policy(micro, "grad")
+        logprobs, entropies, _ = policy(micro, "grad")
         value, _ = policy_loss(logprobs, entropies, tokens_of(micro, logprobs.device), algo)
         (value / minibatch.divisor).backward()
         total += value.item() / minibatch.divisor
@@ -51,7 +52,7 @@ def test_only_the_rows_of_trainable_tokens_reach_the_output_layer(policy: Policy
     micro = grid(samples(), 1, 10_000, "token_mean")[0].micros[0]
     shapes = []
     handle = policy.lm.get_output_embeddings().register_forward_hook(lambda m, i, o: shapes.append(o.shape))
-    logprobs, entropies = policy(micro)
+    logprobs, entropies, _ = policy(micro)
     handle.remove()
     assert shapes[0][:2] == (1, len(micro.targets))
     logits = policy.lm(torch.from_numpy(micro.token_ids), use_cache=False).logits

@@ -26,6 +26,8 @@ class Groups:
         self._pool = pool
         self._tally = tally
         self._gate = asyncio.Semaphore(config.rollout.concurrency)
+        self._greedy_first = config.algo.advantage == "remax"
+        """The first episode of a group is greedy: the others' baseline."""
         rollout = config.rollout
         self._sampling: dict[str, Any] = {
             "temperature": rollout.temperature,
@@ -67,7 +69,8 @@ class Groups:
         try:
             base_url = f"{self._config.gateway_url}/{uid}/{prompt_uid}/v1"
             episode = task.world.episode(task.instance, number)
-            facts = await play(self._client, base_url, episode, self._sampling, self._config.rollout.timeout_s)
+            sampling = self._sampling if number or not self._greedy_first else {**self._sampling, "temperature": 0.0}
+            facts = await play(self._client, base_url, episode, sampling, self._config.rollout.timeout_s)
             self._tally.finished(task.world.tag, facts)
             if facts.error:
                 log.warning("episode %s failed: %s", uid, facts.error)
