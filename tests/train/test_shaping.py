@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from rlctl.config.algorithm import Algo
-from rlctl.train.shaping import shape
+from rlctl.train.shaping import shape, shaped_reward
 from rlctl.wire.messages import OUTCOMES, Facts, Group, Trajectory
 
 from .test_samples import step
@@ -114,3 +114,43 @@ def test_token_rewards_are_the_agents_own_or_the_environments(own: bool, expecte
 def test_the_baseline_form_of_reinforce_pp_centres_in_the_group_first() -> None:
     shaped = shape([group(turns("a", [1], 1.0), turns("b", [1], 0.0))], Algo(advantage="reinforce_pp_baseline"), 100)
     assert [s.columns["rewards"][-1] for s in shaped.samples] == [0.5, -0.5]
+
+
+def spoken(uid: str, reward: float, lengths: list[int], finish: str = "stop") -> Trajectory:
+    steps = [msgspec.structs.replace(step(i, i - 1, [1], [7] * n), finish_reason=finish) for i, n in enumerate(lengths)]
+    return Trajectory(uid, "g", "train", steps, "complete", Facts(), reward)
+
+
+def test_the_overlong_penalty_falls_linearly_over_the_buffer() -> None:
+    algo = Algo(overlong_buffer=4)
+    found = [shaped_reward(spoken("a", 1.0, [2, n]), algo, max_response=10) for n in (6, 7, 10)]
+    assert found == pytest.approx([1.0, 0.75, 0.0])
+
+
+def test_length_penalty_and_binary_reward_by_hand() -> None:
+    assert shaped_reward(spoken("a", 1.0, [30, 20]), Algo(length_penalty=2.0), 100) == pytest.approx(1 - 2 * 0.05)
+    binary = Algo(binary_reward=0.5, length_penalty=2.0)
+    assert shaped_reward(spoken("a", 0.6, [50]), binary, 100) == pytest.approx(0.9)
+    assert shaped_reward(spoken("a", 0.4, [50]), binary, 100) == pytest.approx(-0.1)
+
+
+def test_penalties_give_a_signal_and_the_metrics_keep_the_plain_reward() -> None:
+    shaped = shape([group(spoken("a", 1.0, [10]), spoken("b", 1.0, [20]))], Algo(length_penalty=1.0), 100, 100)
+    assert shaped.counts() == {"trained": 2} and shaped.rewards == [1.0, 1.0]
+    assert shaped.samples[0].advantages[-1] > 0 > shaped.samples[1].advantages[-1]
+
+
+def test_cut_off_answers_move_the_baseline_but_are_not_trained_on() -> None:
+    members = [spoken("a", 1.0, [5]), spoken("b", 0.0, [5], finish="length")]
+    shaped = shape([group(*members)], Algo(advantage="dr_grpo", drop_truncated=True), 100)
+    assert shaped.outcomes == {"a": "trained", "b": "overlong"}
+    assert shaped.samples[0].advantages[-1] == 0.5
+    assert shape([group(*members)], Algo(), 100).counts() == {"trained": 2}
+
+
+def test_the_uncertainty_filter_keeps_the_groups_whose_rewards_differ_most() -> None:
+    groups = [group(trajectory(f"{n}a", spread), trajectory(f"{n}b", 0.0)) for n, spread in enumerate((1, 4, 2, 3, 0))]
+    shaped = shape(groups, Algo(keep_uncertain=0.5), 100)
+    assert [sample.uid for sample in shaped.samples] == ["1a", "1b", "3a", "3b"]
+    assert shaped.counts() == {"trained": 4, "filtered": 4, "zero_variance": 2}
+    assert shape(groups, Algo(), 100).counts() == {"trained": 8, "zero_variance": 2}

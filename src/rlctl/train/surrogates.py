@@ -60,7 +60,8 @@ def sapo(logprobs: torch.Tensor, old: torch.Tensor, tokens: Tokens, algo: Algo) 
     Source: SAPO, arXiv 2511.20347.
     """
     ratio = (logprobs - old).exp()
-    tau = torch.where(tokens.advantages > 0, algo.sapo_tau_positive, algo.sapo_tau_negative)
+    positive, negative = (ratio.new_tensor(tau) for tau in (algo.sapo_tau_positive, algo.sapo_tau_negative))
+    tau = torch.where(tokens.advantages > 0, positive, negative)
     gate = torch.sigmoid(tau * (ratio - 1)) * 4 / tau
     return -tokens.advantages * gate, _clipped(ratio, tokens, algo)
 
