@@ -21,6 +21,7 @@ def sample(uid: str, turns: list[tuple[int, int]], siblings_tokens: int = 0, fir
         versions=np.zeros(n, np.int32),
         temperatures=np.ones(n, np.float32),
         advantages=np.full(n, 1.0, np.float32),
+        turns=np.repeat(np.arange(len(turns), dtype=np.int32), [p + r for p, r in turns]),
         siblings_tokens=siblings_tokens or int(mask.sum()),
     )
 

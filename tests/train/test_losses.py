@@ -1,10 +1,15 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from rlctl.config.learning import Algo
-from rlctl.train.losses import Tokens, add_up, aggregate, entropy, k3, nll, policy_loss, ppo_clip, token_logprobs
+from rlctl.config.algorithm import Algo
+from rlctl.train.aggregation import aggregate
+from rlctl.train.divergence import k3
+from rlctl.train.losses import entropy, nll, policy_loss, token_logprobs
+from rlctl.train.surrogates import ppo_clip
+from rlctl.train.tokens import Tokens, add_up
 
 from .test_batches import sample
 
@@ -34,19 +39,21 @@ def test_entropy_of_a_fair_coin_is_ln_2_at_any_temperature() -> None:
 
 def test_ppo_clip_by_hand() -> None:
     # A > 0: r = 1.5 clipped to 1.28, r = 0.5 kept. A < 0: r = 0.5 clipped to 0.8, r = 1.5 kept.
-    loss, sums = ppo_clip(logs([1.5, 0.5, 0.5, 1.5]), tokens([0] * 4, [1, 1, -1, -1]), 0.2, 0.28, 0)
-    assert loss.item() == pytest.approx(-1.28 - 0.5 + 0.8 + 1.5)
+    given = tokens([0] * 4, [1, 1, -1, -1])
+    loss, sums = ppo_clip(logs([1.5, 0.5, 0.5, 1.5]), given.behaviour, given, Algo())
+    assert loss.tolist() == pytest.approx([-1.28, -0.5, 0.8, 1.5])
     assert (sums["clipped_high"], sums["clipped_low"], sums["clipped_dual"]) == (1, 1, 0)
 
 
 def test_dual_clip_bounds_only_the_loss_of_bad_tokens() -> None:
-    loss, sums = ppo_clip(logs([9.0, 9.0]), tokens([0, 0], [-2, 2]), 0.2, 0.28, 3.0)
-    assert loss.item() == pytest.approx(3 * 2 - 1.28 * 2)
+    given = tokens([0, 0], [-2, 2])
+    loss, sums = ppo_clip(logs([9.0, 9.0]), given.behaviour, given, Algo(dual_clip=3.0))
+    assert loss.tolist() == pytest.approx([3 * 2, -1.28 * 2])
     assert sums["clipped_dual"] == 1
 
 
 def test_k3_by_hand_and_never_negative() -> None:
-    values = k3(logs([2.0, 0.5, 1.0]), torch.zeros(3, dtype=torch.float64))
+    values = k3(torch.zeros(3, dtype=torch.float64), logs([2.0, 0.5, 1.0]))
     assert values.tolist() == pytest.approx([1 - math.log(2), math.log(2) - 0.5, 0])
 
 
@@ -91,6 +98,17 @@ def test_aggregations_by_hand() -> None:
     for kind, value in expected.items():
         (one, other), divisor = aggregate(both, kind)
         assert (4 * 1 * one + 1 * 9 * other) / divisor == pytest.approx(value), kind
+
+
+def test_turn_prompt_and_constant_length_aggregations_by_hand() -> None:
+    """A trajectory with turns of 1 and 3 tokens and one with a turn of 2, all of one prompt but the last."""
+    one, two = sample("a", [(2, 1), (1, 3)]), sample("b", [(2, 2)])
+    weights, divisor = aggregate([one, two], "seq_mean_turn_mean")
+    assert weights[0] == pytest.approx([1 / 2] + [1 / 6] * 3) and weights[1] == pytest.approx([1 / 2] * 2)
+    assert divisor == 2
+    grouped = [replace(one, group="p"), replace(two, group="p"), replace(sample("c", [(1, 5)]), group="q")]
+    assert aggregate(grouped, "prompt_mean") == (pytest.approx([1 / 6, 1 / 6, 1 / 5]), 2.0)
+    assert aggregate([one, two], "constant_length", 100) == ([1.0, 1.0], 200.0)
 
 
 def test_the_forks_of_a_trajectory_are_one_sequence() -> None:

@@ -1,18 +1,21 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from rlctl.config import Config
-from rlctl.config.learning import Algo, Optim
+from rlctl.config.algorithm import Algo
+from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
-from rlctl.train import optim
+from rlctl.train import critic, optim
 from rlctl.train.batches import MicroBatch, Minibatch, grid
-from rlctl.train.losses import policy_loss
-from rlctl.train.optim import Schedule
-from rlctl.train.policy import Policy, export, load, load_trainable, tokens_of, trainable_state
+from rlctl.train.losses import policy_loss, value_loss
+from rlctl.train.optim import Extras, Schedule
+from rlctl.train.policy import Policy, export, load, load_frozen, load_trainable, tokens_of, trainable_state
 from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
 from rlctl.train.shaping import shape
@@ -38,7 +41,7 @@ def samples(seed: int = 0) -> list[TrainSample]:
 def loss_and_gradient(policy: Policy, minibatch: Minibatch, algo: Algo) -> tuple[float, torch.Tensor]:
     total = 0.0
     for micro in minibatch.micros:
-        logprobs, entropies = policy(micro, "grad")
+        logprobs, entropies, _ = policy(micro, "grad")
         value, _ = policy_loss(logprobs, entropies, tokens_of(micro, logprobs.device), algo)
         (value / minibatch.divisor).backward()
         total += value.item() / minibatch.divisor
@@ -51,7 +54,7 @@ def test_only_the_rows_of_trainable_tokens_reach_the_output_layer(policy: Policy
     micro = grid(samples(), 1, 10_000, "token_mean")[0].micros[0]
     shapes = []
     handle = policy.lm.get_output_embeddings().register_forward_hook(lambda m, i, o: shapes.append(o.shape))
-    logprobs, entropies = policy(micro)
+    logprobs, entropies, _ = policy(micro)
     handle.remove()
     assert shapes[0][:2] == (1, len(micro.targets))
     logits = policy.lm(torch.from_numpy(micro.token_ids), use_cache=False).logits
@@ -180,3 +183,94 @@ def test_schedules_warm_up_fall_and_stop_at_the_floor() -> None:
 def test_an_unusable_schedule_is_a_config_error(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         Schedule(Optim(schedule=name), total=10)
+
+
+EVERY_LOSS: dict[str, dict[str, Any]] = {
+    "dual clip": {"dual_clip": 1.5, "entropy_bonus": 0.01},
+    "gspo": {"loss": "gspo"},
+    "cispo": {"loss": "cispo"},
+    "sapo": {"loss": "sapo"},
+    "policy gradient": {"loss": "policy_gradient"},
+    "interpolated": {"old": "interpolate", "correction": {"level": "token"}},
+    **{
+        f"decoupled {level}": {"old": "recompute", "correction": {"level": level, "mode": mode}}
+        for level, mode in (("token", "mask"), ("sequence", "truncate"), ("geometric", "truncate"))
+    },
+    **{f"kl {kind}": {"kl": {"coef": 0.1, "kind": kind}} for kind in ("k1", "abs", "k2", "k3", "full")},
+    "prompt mean": {"aggregation": "prompt_mean"},
+    "turn mean": {"aggregation": "seq_mean_turn_mean"},
+    "constant length": {"aggregation": "constant_length"},
+    "value": {"advantage": "gae"},
+}
+
+
+def with_columns() -> list[TrainSample]:
+    rng = np.random.default_rng(7)
+    done = []
+    for sample in samples():
+        near = sample.logprobs + rng.normal(size=len(sample)).astype(np.float32) * 0.1
+        columns = {"reference": near, "proximal": near, "values": near + 5, "returns": near * 0}
+        done.append(replace(sample, columns=columns))
+    return done
+
+
+def gradient_of(
+    module: torch.nn.Module, algo: Algo, batch: list[TrainSample], cut: dict[str, int], other: Policy
+) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of one optimizer step on one or several ranks, played one after the other."""
+    parts = grid(batch, cut.get("ranks", 1), cut["micro_tokens"], algo.aggregation, cut.get("row_tokens", 0), 50)
+    extras = Extras(entropy="grad")
+    if algo.kl.coef and algo.kl.kind == "full":
+        extras = Extras(entropy="grad", reference=lambda micro: other.logits(micro).detach())
+    seen: list[torch.Tensor] = []
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    optimizer.register_step_pre_hook(
+        lambda *_: seen.append(torch.cat([p.grad.flatten().clone() for p in module.parameters() if p.grad is not None]))
+    )
+    loss = lambda a, b, t: value_loss(a, t, 0.2, 1.0) if algo.needs_critic else policy_loss(a, b, t, algo)  # noqa: E731
+    together = Minibatch([micro for part in parts for micro in part.micros], parts[0].divisor)
+    update = optim.step(module, optimizer, together, loss, 1, 0.0, 1e9, extras)
+    return update.sums["loss"], seen[0]
+
+
+@pytest.mark.parametrize("name", EVERY_LOSS)
+def test_every_loss_is_the_same_however_the_batch_is_cut(
+    name: str, policy: Policy, model_dir: Path, tmp_path: Path
+) -> None:
+    algo = Algo(**EVERY_LOSS[name])
+    batch = with_columns()
+    if algo.old == "interpolate":
+        batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
+    config = config_for(model_dir, tmp_path)
+    other = load_frozen(str(model_dir), config, Ranks(config))
+    with torch.no_grad():
+        other.lm.get_output_embeddings().weight.mul_(1.5)
+    module = critic.load(config, str(model_dir), Ranks(config)) if algo.needs_critic else policy
+    if algo.needs_critic:
+        torch.nn.init.normal_(module.head.weight, std=0.1)
+    loss, gradient = gradient_of(module, algo, batch, {"micro_tokens": 100_000}, other)
+    assert torch.linalg.norm(gradient) > 0
+    for cut in CUTS.values():
+        other_loss, other_gradient = gradient_of(module, algo, batch, cut, other)
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert torch.linalg.norm(other_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient)
+
+
+@pytest.mark.parametrize("name", ["dual clip", "gspo", "kl full"])
+def test_chunked_logits_give_the_same_loss_and_gradient(
+    name: str, policy: Policy, model_dir: Path, tmp_path: Path
+) -> None:
+    lean, config = loaded(model_dir, tmp_path, memory={"logit_chunk": 7})
+    other, algo, cut = (
+        load_frozen(str(model_dir), config, Ranks(config)),
+        Algo(**EVERY_LOSS[name]),
+        {"micro_tokens": 512},
+    )
+    other.chunk = 0
+    loss, gradient = gradient_of(policy, algo, with_columns(), cut, other)
+    rows: list[int] = []
+    lean.lm.get_output_embeddings().register_forward_hook(lambda m, i, o: rows.append(o.numel() // o.shape[-1]))
+    chunked, chunked_gradient = gradient_of(lean, algo, with_columns(), cut, other)
+    assert max(rows) <= 7 and sum(rows) > 7, "some logits were whole"
+    assert chunked == pytest.approx(loss, rel=1e-5)
+    assert torch.linalg.norm(chunked_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient)

@@ -1,4 +1,4 @@
-"""Sections of the training side: [model] [algo] [train.*] [sync] [ckpt] [sft.*]."""
+"""Sections of the training side ([algo] is in `algorithm`): [model] [train.*] [sync] [ckpt] [sft.*]."""
 
 from typing import Literal
 
@@ -31,21 +31,6 @@ class Model(Section):
     """Prompt and response together, in tokens."""
     trust_remote_code: bool = False
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-
-
-class Algo(Section):
-    """How rewards become gradients."""
-
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce"] = "grpo"
-    loss: Literal["ppo_clip"] = "ppo_clip"
-    clip_low: float = Field(default=0.2, ge=0)
-    clip_high: float = Field(default=0.28, ge=0)
-    dual_clip: float = Field(default=0.0, ge=0)
-    """Bound c > 1 on the loss of negative advantages; 0: off."""
-    entropy_bonus: float = Field(default=0.0, ge=0)
-    aggregation: Literal["token_mean", "seq_mean_token_sum", "seq_mean_token_mean"] = "token_mean"
-    zero_variance: Literal["drop", "keep"] = "drop"
-    """Groups whose rewards are all equal carry no signal: drop (and count) them, or train on them."""
 
 
 class Optim(Section):
@@ -81,7 +66,12 @@ class Lora(Section):
 
 
 class Memory(Section):
+    """What is computed twice so that it need not be kept."""
+
     activation_checkpointing: bool = False
+    """Keep only the inputs of the transformer blocks."""
+    logit_chunk: NonNegative = 0
+    """Trainable tokens whose logits are in memory at once, also in the backward pass; 0: those of a micro-batch."""
 
 
 class Train(Section):
@@ -110,6 +100,29 @@ class Train(Section):
     fsdp: Fsdp = Fsdp()
     lora: Lora = Lora()
     memory: Memory = Memory()
+
+
+class Reference(Section):
+    """The frozen model of algo.kl, or the teacher of algo.advantage = "distill"."""
+
+    path: str = ""
+    """Hugging Face id or folder; empty: the policy as training began (with LoRA: the base weights, no second copy)."""
+    update_every: NonNegative = 0
+    """Training steps after which it becomes the policy as it then is; 0: never."""
+
+
+class Critic(Section):
+    """The value model of gae and bi_level_gae: a network of its own, with its own optimizer."""
+
+    path: str = ""
+    """Hugging Face id or folder its body starts from (the head starts at 0); empty: where the policy starts."""
+    value_clip: float = Field(default=0.2, ge=0)
+    """The new value may help only within this distance of the old one; 0: off."""
+    huber: float = Field(default=0.0, ge=0)
+    """Errors beyond this count linearly; 0: plain squares."""
+    warmup_steps: NonNegative = 0
+    """First training steps in which only the critic learns."""
+    optim: Optim = Optim(lr=1e-5)
 
 
 class Sync(Section):

@@ -5,8 +5,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rlctl.config.algorithm import Algo
 from rlctl.config.base import NonNegative, Positive, Seconds, Section
-from rlctl.config.learning import Algo, Ckpt, Model, Sft, Sync, Train
+from rlctl.config.learning import Ckpt, Critic, Model, Reference, Sft, Sync, Train
 from rlctl.config.serving import Engine, Env, Eval, Gateway, Pool, Reward, Rollout
 
 
@@ -55,6 +56,8 @@ class Config(Section):
     reward: dict[str, Reward] = {}
     algo: Algo = Algo()
     train: Train = Train()
+    reference: Reference = Reference()
+    critic: Critic = Critic()
     sync: Sync = Sync()
     ckpt: Ckpt = Ckpt()
     monitor: Monitor = Monitor()
@@ -77,6 +80,12 @@ class Config(Section):
             )
         if self.train.minibatches > self.train.groups_per_step * self.rollout.group_size:
             problems.append("[train.minibatches] is more than the samples of [train.groups_per_step] groups")
+        if self.algo.advantage == "distill" and not self.reference.path:
+            problems.append('[algo.advantage] = "distill" needs a teacher: set [reference.path]')
+        if self.reference.update_every and (self.train.lora.rank or self.reference.path):
+            problems.append(
+                "[reference.update_every] needs whole weights and no [reference.path]: it copies the policy"
+            )
         tags = [env.tag or env.name for env in self.env]
         if len(set(tags)) < len(tags):
             problems.append("two [env] tables have the same tag: give each its own `tag`")

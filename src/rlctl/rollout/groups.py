@@ -27,6 +27,8 @@ class Groups:
         self._pool = pool
         self._tally = tally
         self._gate = asyncio.Semaphore(config.rollout.concurrency)
+        self._greedy_first = config.algo.advantage == "remax"
+        """The first episode of a group is greedy: the others' baseline."""
         rollout = config.rollout
         self._sampling: dict[str, Any] = {
             "temperature": rollout.temperature,
@@ -73,7 +75,8 @@ class Groups:
     async def _episode(self, task: Task, prompt_uid: str, uid: str, number: int) -> None:
         try:
             base_url = f"{self._config.gateway_url}/{uid}/{prompt_uid}/v1"
-            call = task.world.call(base_url, task.instance, number, self._sampling, self._config.rollout.timeout_s)
+            sampling = self._sampling if number or not self._greedy_first else {**self._sampling, "temperature": 0.0}
+            call = task.world.call(base_url, task.instance, number, sampling, self._config.rollout.timeout_s)
             facts = await play(task.world.env, self._client, call)
             self._tally.finished(task.world.tag, facts)
             if facts.error:

@@ -35,6 +35,29 @@ def reinforce(rewards: np.ndarray) -> np.ndarray:
     return rewards.copy()
 
 
+def remax(rewards: np.ndarray, greedy: float) -> np.ndarray:
+    """`A_i = R_i - R_greedy`: the reward of greedy decoding is the baseline. Source: arXiv 2310.10505."""
+    return rewards - greedy
+
+
+def step_groups(anchors: Sequence[Sequence[bytes]], returns: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Group in group: turns of a group's trajectories that began in the same state are compared with one another.
+
+    `anchors[i][t]` identifies the state before turn t of trajectory i, `returns[i] [T_i]` is the return from there on.
+    `A_it = (R_it - mean) / (std + 1e-6)` over all turns with the same anchor; 0 where a state occurs once. Source:
+    GiGPO, arXiv 2505.10978.
+    """
+    places: dict[bytes, list[tuple[int, int]]] = {}
+    for i, states in enumerate(anchors):
+        for t, state in enumerate(states):
+            places.setdefault(state, []).append((i, t))
+    advantages = [np.zeros(len(states)) for states in anchors]
+    for same in places.values():
+        for (i, t), value in zip(same, grpo(np.array([returns[i][t] for i, t in same])), strict=True):
+            advantages[i][t] = value
+    return advantages
+
+
 def _std(rewards: np.ndarray) -> float:
     return float(rewards.std(ddof=1)) if len(rewards) > 1 else 0.0
 
@@ -44,7 +67,10 @@ ADVANTAGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "dr_grpo": dr_grpo,
     "rloo": rloo,
     "reinforce": reinforce,
+    "gigpo": grpo,
+    "reinforce_pp_baseline": dr_grpo,
 }
+"""Of the whole trajectory; gigpo adds that of `step_groups`, reinforce_pp_baseline whitens (see `credit`)."""
 
 
 def group_advantages(kind: str, rewards: Sequence[float]) -> np.ndarray:

@@ -10,12 +10,12 @@ parameters, 4 optimizer steps): unpacked 0.52 to 0.56 CPU-s, packed 0.64 to 0.73
 cuts between micro-batches are chosen to minimise padding plus a fixed cost per forward pass.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlctl.train.losses import aggregate
+from rlctl.train.aggregation import aggregate
 from rlctl.train.samples import TrainSample
 
 PASS_TOKENS = 256
@@ -42,6 +42,12 @@ class MicroBatch:
     """float32 `[N]`"""
     weights: np.ndarray
     """float32 `[N]`; all 0 in a filler."""
+    sequences: np.ndarray
+    """int64 `[N]`: which sample of this micro-batch (0, 1, ...) each token belongs to; a sample is never cut."""
+    index: np.ndarray
+    """int64 `[N]`: place of the token among the trainable tokens of all samples given to `grid`; -1 in a filler."""
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """float32 `[N]` each: those that every sample has (see `TrainSample.columns`)."""
     packed: bool = False
     """Whether any row holds more than one sample."""
 
@@ -72,20 +78,30 @@ def minibatches(samples: Sequence[TrainSample], count: int, seed: Sequence[int])
 
 
 def grid(
-    samples: Sequence[TrainSample], ranks: int, micro_tokens: int, aggregation: str, row_tokens: int = 0
+    samples: Sequence[TrainSample],
+    ranks: int,
+    micro_tokens: int,
+    aggregation: str,
+    row_tokens: int = 0,
+    length: int = 1,
 ) -> list[Minibatch]:
     """One minibatch cut for `ranks` ranks: the same number of micro-batches each, balanced by tokens.
 
-    `row_tokens`: capacity of a packed row; 0 = unpacked.
+    `row_tokens`: capacity of a packed row; 0 = unpacked. `length`: see `aggregation.aggregate`.
     """
-    weights, divisor = aggregate(samples, aggregation)
+    weights, divisor = aggregate(samples, aggregation, length)
+    starts = np.cumsum([0] + [sample.trainable for sample in samples])
+    cells = [
+        _Cell(sample, np.broadcast_to(np.asarray(weight, np.float32), sample.trainable), int(start))
+        for sample, weight, start in zip(samples, weights, starts, strict=False)
+    ]
     rows = _packed_rows(samples, row_tokens) if row_tokens else [[i] for i in range(len(samples))]
     width = [sum(len(samples[i]) for i in row) for row in rows]
     order = sorted(range(len(rows)), key=lambda r: (-width[r], r))
     chunks = [[order[k] for k in range(a, b)] for a, b in cuts([width[r] for r in order], micro_tokens)]
     chunks = _multiple(chunks, ranks)
     chunks.sort(key=lambda chunk: -(width[chunk[0]] * len(chunk)) if chunk else 0)
-    micros = [_micro([[(samples[i], weights[i]) for i in rows[r]] for r in chunk]) for chunk in chunks if chunk]
+    micros = [_micro([[cells[i] for i in rows[r]] for r in chunk]) for chunk in chunks if chunk]
     micros += [_filler(samples[0]) for chunk in chunks if not chunk]
     dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for turn in range(0, len(micros), ranks):
@@ -147,42 +163,65 @@ def _multiple(chunks: list[list[int]], ranks: int) -> list[list[int]]:
     return chunks
 
 
-def _micro(rows: Sequence[Sequence[tuple[TrainSample, float]]]) -> MicroBatch:
-    width = max(sum(len(sample) for sample, _ in row) for row in rows)
+@dataclass(frozen=True)
+class _Cell:
+    """A sample in its place."""
+
+    sample: TrainSample
+    weights: np.ndarray
+    """float32 `[trainable]`"""
+    start: int
+    """Index of its first trainable token; -1: a filler's."""
+
+
+def _micro(rows: Sequence[Sequence[_Cell]]) -> MicroBatch:
+    width = max(sum(len(cell.sample) for cell in row) for row in rows)
     ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
-    columns: dict[str, list[np.ndarray]] = {
-        name: [] for name in ("sources", "targets", "behaviour", "advantages", "temperatures", "weights")
-    }
+    names = set.intersection(*(set(cell.sample.columns) for row in rows for cell in row))
+    fields: dict[str, list[np.ndarray]] = {}
+    number = 0
     for r, row in enumerate(rows):
         at = 0
-        for sample, weight in row:
+        for cell in row:
+            sample = cell.sample
             end = at + len(sample)
             ids[r, at:end] = sample.token_ids
             positions[r, at:end] = np.arange(len(sample))
             where = np.flatnonzero(sample.loss_mask)
-            columns["sources"].append(r * width + at + where - 1)
-            columns["targets"].append(sample.token_ids[where].astype(np.int64))
-            columns["behaviour"].append(sample.logprobs[where])
-            columns["advantages"].append(sample.advantages[where])
-            columns["temperatures"].append(sample.temperatures[where])
-            columns["weights"].append(np.full(len(where), weight, np.float32))
-            at = end
-        start = len(row[-1][0]) if len(row) == 1 else 0
+            for name, values in _columns(cell, where, number, names).items():
+                fields.setdefault(name, []).append(values)
+            fields.setdefault("sources", []).append(r * width + at + where - 1)
+            at, number = end, number + 1
+        start = len(row[-1].sample) if len(row) == 1 else 0
         positions[r, at:] = np.arange(start, start + width - at)
     packed = any(len(row) > 1 for row in rows)
-    return MicroBatch(ids, positions, **{k: np.concatenate(v) for k, v in columns.items()}, packed=packed)
+    flat = {name: np.concatenate(values) for name, values in fields.items()}
+    columns = {name: flat.pop(f"column {name}") for name in names}
+    return MicroBatch(ids, positions, **flat, columns=columns, packed=packed)
+
+
+def _columns(cell: _Cell, where: np.ndarray, number: int, names: set[str]) -> dict[str, np.ndarray]:
+    """What a micro-batch holds of each trainable token of one sample."""
+    sample = cell.sample
+    return {
+        "targets": sample.token_ids[where].astype(np.int64),
+        "behaviour": sample.logprobs[where],
+        "advantages": sample.advantages[where],
+        "temperatures": sample.temperatures[where],
+        "weights": cell.weights,
+        "sequences": np.full(len(where), number, np.int64),
+        "index": np.arange(len(where)) + cell.start if cell.start >= 0 else np.full(len(where), -1, np.int64),
+        **{f"column {name}": sample.columns[name][where] for name in names},
+    }
 
 
 def _filler(sample: TrainSample) -> MicroBatch:
     """A micro-batch that costs little and adds exactly nothing, for a rank that has no rows left."""
     cut = int(np.flatnonzero(sample.loss_mask)[0]) + 1
-    short = TrainSample(
-        uid=sample.uid,
-        token_ids=sample.token_ids[:cut],
-        loss_mask=sample.loss_mask[:cut],
-        logprobs=sample.logprobs[:cut],
-        versions=sample.versions[:cut],
-        temperatures=sample.temperatures[:cut],
-        advantages=sample.advantages[:cut],
+    arrays = ("token_ids", "loss_mask", "logprobs", "versions", "temperatures", "advantages", "turns")
+    short = replace(
+        sample,
+        **{name: getattr(sample, name)[:cut] for name in arrays},
+        columns={name: values[:cut] for name, values in sample.columns.items()},
     )
-    return _micro([[(short, 0.0)]])
+    return _micro([[_Cell(short, np.zeros(1, np.float32), -1)]])

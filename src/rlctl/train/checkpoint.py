@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -37,19 +38,32 @@ class State:
     """Training steps done."""
     version: int = 0
     """Policy version that goes with these weights."""
-    lease: str = ""
-    """Lease of this step's batch, acknowledged again after a resume: the old process may not have got to it."""
+    leases: list[str] = field(default_factory=list)
+    """Leases of this step's batches, acknowledged again after a resume: the old process may not have got to it."""
     outcomes: dict[str, str] = field(default_factory=dict)
-    """Outcome per trajectory of that batch."""
+    """Outcome per trajectory of those batches."""
+    batches: int = 0
+    """Batches fetched so far; more than steps under dynamic sampling."""
+    entropy_bonus: float = 0.0
+    """Of the next step, where it adapts."""
 
 
 def save(
-    root: Path, state: State, policy: Policy, optimizer: torch.optim.Optimizer, tokenizer: Any, dtype: str, ranks: Ranks
+    root: Path,
+    state: State,
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    tokenizer: Any,
+    dtype: str,
+    ranks: Ranks,
+    companions: dict[str, Any],
 ) -> Path:
-    """Write `root/step_N` and move `latest` to it; every rank calls it, rank 0 writes."""
+    """Write `root/step_N` and move `latest` to it; every rank calls it, rank 0 writes.
+
+    `companions`: further states, whole and on the CPU.
+    """
     weights = policies.export(policy, dtype, keep=ranks.first)
-    exact = policies.trainable_state(policy, keep=ranks.first)
-    moments = get_optimizer_state_dict(policy, optimizer, options=WHOLE)
+    student = student_state(policy, optimizer, ranks)
     dice = ranks.gather(_rng())
     folder = root / f"step_{state.step}"
     if not ranks.first:
@@ -59,7 +73,7 @@ def save(
         (temporary / "hf").mkdir()
         publish.save_hf(policy, weights, temporary / "hf", dtype)
         tokenizer.save_pretrained(temporary / "hf")
-        torch.save({"parameters": exact, "optimizer": moments, "rng": dice}, temporary / "trainer.pt")
+        torch.save({**student, "rng": dice, "companions": companions}, temporary / "trainer.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
 
     folders.write_whole(folder, fill)
@@ -83,13 +97,25 @@ def read_state(folder: Path) -> State:
     return State(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
 
 
-def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, ranks: Ranks) -> None:
-    """Parameters, moments and random states of `folder`; random states as far as there were ranks."""
+def student_state(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
+    """Exact parameters and moments of a trained model, whole and on the CPU; every rank calls it, rank 0 gets them."""
+    exact = policies.trainable_state(module, keep=ranks.first)
+    return {"parameters": exact, "optimizer": get_optimizer_state_dict(module, optimizer, options=WHOLE)}
+
+
+def load_student(module: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    policies.load_trainable(module, saved["parameters"])
+    set_optimizer_state_dict(module, optimizer, optim_state_dict=saved["optimizer"], options=WHOLE)
+
+
+def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
+    """Parameters, moments and random states of `folder`, the last as far as it had ranks; the companions' states."""
     saved: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-    policies.load_trainable(policy, saved["parameters"])
-    set_optimizer_state_dict(policy, optimizer, optim_state_dict=saved["optimizer"], options=WHOLE)
+    load_student(policy, optimizer, saved)
     if ranks.rank < len(saved["rng"]):
         _set_rng(saved["rng"][ranks.rank])
+    companions: dict[str, Any] = saved["companions"]
+    return companions
 
 
 def _rng() -> dict[str, Any]:

@@ -67,6 +67,7 @@ def _sample(uid: str, pieces: Sequence[tuple[list[int], bool]]) -> TrainSample:
         versions=np.full(len(ids), NO_VERSION, np.int32),
         temperatures=np.ones(len(ids), np.float32),
         advantages=np.ones(len(ids), np.float32),
+        turns=np.zeros(len(ids), np.int32),
         siblings_tokens=int(own.sum()),
     )
 

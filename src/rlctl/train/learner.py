@@ -1,15 +1,16 @@
-"""Policy, optimizer and schedule of one rank, and the optimizer steps of a plan: what RL and the warm start share."""
+"""Model, optimizer and schedule of one rank, and the optimizer steps of a plan: what RL and the warm start share."""
 
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from rlctl.config import Config
 from rlctl.config.learning import Optim
 from rlctl.models.load import load_tokenizer
 from rlctl.train import optim, policy
 from rlctl.train.batches import Minibatch, grid
-from rlctl.train.optim import Loss, Schedule
+from rlctl.train.optim import Extras, Loss, Schedule
 from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
 
@@ -17,40 +18,49 @@ Plan = list[Minibatch]
 """The optimizer steps of one rank."""
 
 
-class Learner:
-    """Everything that changes when the policy learns."""
+class Student:
+    """A model with its optimizer and schedule."""
 
-    def __init__(self, config: Config, settings: Optim, path: str, total: int, ranks: Ranks) -> None:
-        torch.manual_seed(config.run.seed)
-        self.config = config
+    def __init__(self, module: nn.Module, settings: Optim, total: int, ranks: Ranks) -> None:
+        self.module = module
         self.settings = settings
         self.ranks = ranks
-        self.policy = policy.load(path, config, ranks)
-        self.tokenizer = load_tokenizer(path, config.model.trust_remote_code, config.model.revision)
-        self.optimizer = optim.adamw(self.policy.parameters(), settings)
+        self.optimizer = optim.adamw(module.parameters(), settings)
         self.schedule = Schedule(settings, total)
 
-    def run(self, plans: Sequence[Plan] | None, loss: Loss, position: int, entropy: str = "") -> list[dict[str, float]]:
-        """Take the optimizer steps of this rank's plan (rank 0 has all plans); every step's global sums, on rank 0.
+    def run(self, plan: Plan, loss: Loss, position: int, extras: Extras = Extras()) -> list[dict[str, float]]:
+        """Take the optimizer steps of this rank's plan; every step's global sums, on rank 0.
 
-        `position`: place of the first of them in the schedule.
+        `position`: place of the first of them in the schedule. A vetoed step is the last.
         """
-        plan: Plan = self.ranks.scatter(plans)
         rows = []
         for number, minibatch in enumerate(plan):
             lr = self.schedule.lr(position + number)
             update = optim.step(
-                self.policy, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, entropy
+                self.module, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, extras
             )
             sums = self.ranks.add_up(update.sums)
             sums |= {
                 "divisor": update.divisor,
                 "grad_norm": update.grad_norm,
                 "skipped": float(update.skipped),
+                "vetoed": float(update.vetoed),
                 "lr": lr,
             }
             rows.append(sums)
+            if update.vetoed:
+                break
         return rows
+
+
+class Learner(Student):
+    """The policy, with its tokenizer."""
+
+    def __init__(self, config: Config, settings: Optim, path: str, total: int, ranks: Ranks) -> None:
+        torch.manual_seed(config.run.seed)
+        self.policy = policy.load(path, config, ranks)
+        self.tokenizer = load_tokenizer(path, config.model.trust_remote_code, config.model.revision)
+        super().__init__(self.policy, settings, total, ranks)
 
 
 def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int, aggregation: str) -> list[Plan]:
@@ -58,7 +68,8 @@ def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int,
     plans: list[Plan] = [[] for _ in range(world)]
     for samples in parts:
         row = _row_tokens(samples, config)
-        for rank, minibatch in enumerate(grid(samples, world, config.train.micro_tokens, aggregation, row)):
+        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, config.algo.constant_length)
+        for rank, minibatch in enumerate(cut):
             plans[rank].append(minibatch)
     return plans
 

@@ -1,10 +1,10 @@
 """The trainer's main loop.
 
     start   load (run_dir/sft/model, or model_dir, or the latest checkpoint) -> publish -> settle old leases -> evaluate
-    step    rank 0:  fetch --> shape --> plan --+                        +--> row in metrics/train.jsonl
-                     (lease)                    |                        |
-            all:                             scatter --> optimizer steps |
-            all:     checkpoint (if due) --> publish vN --> version to pool --> ack the lease --> evaluate (if due)
+    step    rank 0:  fetch --> shape --+            +--> plan --+                        +--> row in metrics/train.jsonl
+                     (leases)          |            |           |                        |
+            all:                     measure (reference, ...)  scatter --> optimizer steps |
+            all:     checkpoint (if due) --> publish vN --> version to pool --> ack the leases --> evaluate (if due)
     end     end of the run to the pool (what it still holds expires) -> train_result.json
 
 Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
@@ -32,15 +32,17 @@ from rlctl.telemetry.process import announce
 from rlctl.train import checkpoint, folders, publish, report
 from rlctl.train.batches import minibatches
 from rlctl.train.checkpoint import State
+from rlctl.train.companions import Companions
 from rlctl.train.evaluation import Evaluator
+from rlctl.train.gather import Gathered, gather
 from rlctl.train.learner import Learner, Plan, plan_for
 from rlctl.train.losses import policy_loss
+from rlctl.train.optim import Extras
 from rlctl.train.policy import start_path
 from rlctl.train.ranks import Ranks
-from rlctl.train.shaping import Shaped, shape
+from rlctl.train.shaping import Shaped
 from rlctl.train.source import BatchSource, open_source
 from rlctl.train.start import start
-from rlctl.wire.messages import Batch
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +60,16 @@ class Run:
         self.config, self.ranks = config, ranks
         self.checkpoints = config.run_dir / "checkpoints"
         resumed = checkpoint.latest(self.checkpoints)
-        self.state = checkpoint.read_state(resumed) if resumed else State()
+        self.state = checkpoint.read_state(resumed) if resumed else State(entropy_bonus=config.algo.entropy_bonus)
         self.updates_per_step = config.train.epochs * config.train.minibatches
         total = config.run.steps * self.updates_per_step
         self.learner = Learner(config, config.train.optim, start_path(config), total, ranks)
+        self.companions = Companions(config, self.learner.policy, start_path(config), total, ranks)
         if resumed:
-            checkpoint.restore(resumed, self.learner.policy, self.learner.optimizer, ranks)
+            self.companions.load(checkpoint.restore(resumed, self.learner.policy, self.learner.optimizer, ranks))
             log.info("resumed from %s, policy version %d", resumed, self.state.version)
         self.phases = Phases(time.process_time)
-        self.source: BatchSource | None = open_source(config, self.state.step) if ranks.first else None
+        self.source: BatchSource | None = open_source(config, self.state.batches) if ranks.first else None
         self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
         self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
 
@@ -74,7 +77,7 @@ class Run:
         """All training steps, from where the run stands."""
         self.publish()
         if self.source:
-            self.source.begin(self.state.lease, self.state.outcomes)
+            self.source.begin(self.state.leases, self.state.outcomes)
         if self.ranks.first:
             announce(self.config.run_dir, "train", "")
         self.evaluate()
@@ -86,30 +89,35 @@ class Run:
     def step(self) -> None:
         """One batch: learn from it, make it durable, publish, acknowledge, measure."""
         number = self.state.step
-        batch, shaped, plans = self.prepare() if self.ranks.first else (Batch(), None, None)
+        gathered = self.gather() if self.ranks.first else Gathered()
+        shaped = gathered.shaped
+        with self.phases("measure"):
+            samples = self.companions.finish(shaped.samples, self.state.version)
+            shaped = replace(shaped, samples=samples)
+        plan: Plan = self.ranks.scatter(self.plans(shaped) if self.ranks.first else None)
         with self.phases("train"):
-            updates = self.learner.run(
-                plans,
-                partial(policy_loss, algo=self.config.algo),
-                position=number * self.updates_per_step,
-                entropy="grad" if self.config.algo.entropy_bonus else "value",
-            )
-        row: dict[str, Any] = report.batch_metrics(shaped, self.state.version) if shaped else {}
+            values = self.companions.learn(plan, number * self.updates_per_step)
+            updates = self.learn(plan)
+        row: dict[str, Any] = report.batch_metrics(shaped, self.state.version) if self.ranks.first else {}
         due = (number + 1) % self.config.sync.every == 0 or number + 1 == self.config.run.steps
         self.state = replace(
             self.state,
             step=number + 1,
             version=self.state.version + due,
-            lease=batch.lease,
-            outcomes=shaped.outcomes if shaped else {},
+            leases=gathered.leases,
+            outcomes=shaped.outcomes,
+            batches=self.state.batches + gathered.batches,
+            entropy_bonus=self.next_bonus(updates),
         )
+        if self.companions.reference:
+            self.companions.reference.follow(number + 1)
         with self.phases("checkpoint"):
             self.save_if_due()
         if due:
             self.publish()
-        if self.source and shaped:
-            self.source.ack(batch.lease, shaped.outcomes)
-            row |= report.update_metrics(updates)
+        if self.source:
+            self.source.ack(gathered.leases, shaped.outcomes)
+            row |= report.update_metrics(updates) | report.critic_metrics(values)
             row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall["train"])
         self.evaluate()
         if self.ranks.first:
@@ -117,23 +125,58 @@ class Run:
             self.metrics.write(**row, **self.phases.take())
             self.say(row)
 
-    def prepare(self) -> tuple[Batch, Shaped, list[Plan]]:
-        """Rank 0: the next batch, its samples and outcomes, every rank's plan (empty without signal)."""
+    def gather(self) -> Gathered:
+        """Rank 0: the next batches and what they become."""
         assert self.source is not None
-        config, step = self.config, self.state.step
-        with self.phases("wait"):
-            batch = self.source.fetch()
+        gathered = gather(self.source, self.config, self.phases)
+        if not gathered.shaped.samples:
+            log.warning(
+                "step %d: no sample carries a signal (%s); weights stay as they are",
+                self.state.step + 1,
+                gathered.shaped.counts(),
+            )
+        return gathered
+
+    def plans(self, shaped: Shaped) -> list[Plan]:
+        """Rank 0: every rank's optimizer steps; none without signal."""
+        config, parts = self.config, []
         with self.phases("build"):
-            shaped = shape(batch.groups, config.algo, config.model.max_context)
-            if not shaped.samples:
-                log.warning(
-                    "step %d: no sample carries a signal (%s); weights stay as they are", step + 1, shaped.counts()
-                )
-                return batch, shaped, [[] for _ in range(self.ranks.world)]
-            parts = []
-            for epoch in range(config.train.epochs):
-                parts += minibatches(shaped.samples, config.train.minibatches, (config.run.seed, step, epoch))
-            return batch, shaped, plan_for(parts, config, self.ranks.world, config.algo.aggregation)
+            for epoch in range(config.train.epochs if shaped.samples else 0):
+                seed = (config.run.seed, self.state.step, epoch)
+                parts += minibatches(shaped.samples, config.train.minibatches, seed)
+            return plan_for(parts, config, self.ranks.world, config.algo.aggregation)
+
+    def learn(self, plan: Plan) -> list[dict[str, float]]:
+        """The policy's optimizer steps; none while only the critic learns."""
+        algo, number, bonus = self.config.algo, self.state.step, self.state.entropy_bonus
+        if self.companions.critic and number < self.config.critic.warmup_steps:
+            return []
+        exact = algo.kl.coef > 0 and algo.kl.kind == "full"
+        extras = Extras(
+            entropy="grad" if bonus else "value",
+            reference=self.companions.reference.logits if exact and self.companions.reference else None,
+            veto=self.veto if algo.early_stop_ratio else None,
+        )
+        loss = partial(policy_loss, algo=algo, bonus=bonus)
+        return self.learner.run(plan, loss, number * self.updates_per_step, extras)
+
+    def veto(self, sums: dict[str, float]) -> bool:
+        """Whether the mean ratio of the whole minibatch is above `algo.early_stop_ratio`, on every rank."""
+        total = self.ranks.add_up({name: sums[name] for name in ("ratio", "tokens")})
+        mean = total["ratio"] / max(1.0, total["tokens"])
+        return bool(self.ranks.broadcast(mean > self.config.algo.early_stop_ratio))
+
+    def next_bonus(self, updates: list[dict[str, float]]) -> float:
+        """The entropy bonus of the next step, the same on every rank."""
+        algo, bonus = self.config.algo, self.state.entropy_bonus
+        if algo.entropy_target is None:
+            return algo.entropy_bonus
+        entropy = report.update_metrics(updates).get("entropy") if self.ranks.first else None
+        entropy = self.ranks.broadcast(entropy)
+        if entropy is None:
+            return bonus
+        moved = bonus + (algo.entropy_step if entropy < algo.entropy_target else -algo.entropy_step)
+        return min(max(moved, 0.0), algo.entropy_bonus_max)
 
     def publish(self) -> None:
         """The present weights to every engine, then the version to the pool."""
@@ -161,6 +204,7 @@ class Run:
             learner.tokenizer,
             config.model.dtype,
             self.ranks,
+            self.companions.state(),
         )
         if self.ranks.first:
             folders.prune(self.checkpoints, "step_", config.ckpt.keep, spare=folder.name)

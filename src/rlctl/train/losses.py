@@ -2,30 +2,15 @@
 
 Every function works on flat arrays `[N]`, one entry per trainable token of a micro-batch, and returns a SUM. The
 caller divides by one global count (over ranks, micro-batches and the whole minibatch), so the gradient does not
-depend on how the batch is cut. `weights [N]` carry the aggregation: see `aggregate`.
+depend on how the batch is cut. The tokens' weights carry the aggregation: see `aggregation`.
 """
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 
-from rlctl.config.learning import Algo
-from rlctl.train.samples import TrainSample
-
-Sums = dict[str, torch.Tensor]
-"""Detached scalars, to be added up over micro-batches and ranks; keys that begin with `max_` are maxima instead."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """What the loss knows about each trainable token; tensors `[N]`."""
-
-    behaviour: torch.Tensor
-    """float32: log-probability under the policy that sampled the token."""
-    advantages: torch.Tensor
-    weights: torch.Tensor
-    """Share of the token in the global sum."""
+from rlctl.config.algorithm import Algo, Correction
+from rlctl.train.divergence import ESTIMATORS, k3
+from rlctl.train.surrogates import SURROGATES
+from rlctl.train.tokens import Sums, Tokens, means_of_sequences, sums_of_sequences
 
 
 def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
@@ -40,89 +25,115 @@ def entropy(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
     return scaled.logsumexp(1) - (scaled.softmax(1) * scaled).sum(1)
 
 
-def aggregate(samples: Sequence[TrainSample], aggregation: str) -> tuple[list[float], float]:
-    """Weight of a token of each sample, and the divisor of the whole minibatch; a sequence is a trajectory.
+def proximal(logprobs: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    """Log-probabilities that the ratio is taken against, `[N]`, without gradient.
 
-    token_mean          sum_t l_t / (number of tokens)                        DAPO, arXiv 2503.14476, eq. 8
-    seq_mean_token_sum  sum_i sum_t l_it / (number of sequences)              Dr.GRPO, arXiv 2503.20783
-    seq_mean_token_mean sum_i (1 / n_i) sum_t l_it / (number of sequences)    GRPO, arXiv 2402.03300, eq. 3
+    Measured before the first update (column `proximal`); or guessed from versions (column `blend` = a): `behaviour +
+    a (logp - behaviour)`, which is the behaviour itself for a token of the current policy; else the behaviour.
+    Sources: decoupled PPO, arXiv 2110.00641; its asynchronous use, arXiv 2505.24298.
     """
-    if aggregation == "token_mean":
-        return [1.0] * len(samples), float(max(1, sum(sample.trainable for sample in samples)))
-    sequences = float(max(1, len({sample.uid for sample in samples})))
-    if aggregation == "seq_mean_token_sum":
-        return [1.0] * len(samples), sequences
-    return [1.0 / max(1, sample.siblings_tokens) for sample in samples], sequences
+    if "proximal" in tokens.columns:
+        return tokens.columns["proximal"]
+    if "blend" in tokens.columns:
+        return tokens.behaviour + tokens.columns["blend"] * (logprobs.detach() - tokens.behaviour)
+    return tokens.behaviour
 
 
-def ppo_clip(logprobs: torch.Tensor, tokens: Tokens, low: float, high: float, dual: float) -> tuple[torch.Tensor, Sums]:
-    """Clipped surrogate with separate bounds and an optional dual clip, summed with the tokens' weights.
+def correction_weights(old: torch.Tensor, tokens: Tokens, settings: Correction) -> torch.Tensor:
+    """`w = old / behaviour` per token `[N]`, of the token, its sequence, or the sequence's geometric mean.
 
-    `r = exp(logp - behaviour)`, `l = max(-A r, -A clip(r, 1 - low, 1 + high))`; for A < 0 and c = dual > 1, `l =
-    min(l, -c A)`. Sources: PPO arXiv 1707.06347 eq. 7; clip-higher arXiv 2503.14476 eq. 10; dual clip arXiv
-    1912.09729 eq. 5.
+    truncate: `min(w, cap)`; mask: 0 outside `[floor, cap]`. Sources: truncated, Ionides 2008, doi
+    10.1198/106186008X320456; masked by a cap, as AReaL's decoupled PPO, arXiv 2505.24298.
     """
-    ratio = (logprobs - tokens.behaviour).exp()
-    plain, advantages = -tokens.advantages * ratio, tokens.advantages
-    loss = torch.maximum(plain, -advantages * ratio.clamp(1 - low, 1 + high))
-    capped = torch.zeros_like(loss, dtype=torch.bool)
-    if dual:
-        bound = -dual * advantages
-        capped = (advantages < 0) & (loss > bound)
-        loss = torch.where(capped, bound, loss)
-    real = tokens.weights > 0
-    sums = {
-        "clipped_high": ((advantages > 0) & (ratio > 1 + high) & real).sum(),
-        "clipped_low": ((advantages < 0) & (ratio < 1 - low) & real).sum(),
-        "clipped_dual": (capped & real).sum(),
-        "ratio": (ratio * real).sum(),
-    }
-    return (loss * tokens.weights).sum(), {name: value.detach() for name, value in sums.items()}
-
-
-def k3(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """KL(reference || policy) per token, estimated on samples of the reference: `exp(x) - 1 - x`, x = logp - ref.
-
-    `[N], [N] -> [N]`; unbiased, never negative. Source: J. Schulman, "Approximating KL Divergence", 2020.
-    """
-    difference = logprobs - reference
-    return difference.expm1() - difference
+    logs = old - tokens.behaviour
+    if settings.level == "sequence":
+        logs = sums_of_sequences(logs, tokens)
+    elif settings.level == "geometric":
+        logs = means_of_sequences(logs, tokens)
+    weights = logs.exp()
+    if settings.mode == "truncate":
+        return weights.clamp(max=settings.cap)
+    return torch.where((weights >= settings.floor) & (weights <= settings.cap), weights, 0.0)
 
 
 def policy_loss(
-    logprobs: torch.Tensor, entropies: torch.Tensor, tokens: Tokens, algo: Algo
+    logprobs: torch.Tensor, entropies: torch.Tensor, tokens: Tokens, algo: Algo, bonus: float | None = None
 ) -> tuple[torch.Tensor, Sums]:
-    """`sum w (l - bonus H)` with the loss of `algo`, and the sums of its metrics (loss, entropy, KL, clips, tokens)."""
-    loss, sums = ppo_clip(logprobs, tokens, algo.clip_low, algo.clip_high, algo.dual_clip)
-    if algo.entropy_bonus:
-        loss = loss - algo.entropy_bonus * (entropies * tokens.weights).sum()
-    real = (tokens.weights > 0).float()
+    """`sum w (c l + coef KL - bonus H)`: surrogate l with correction weight c, and the sums of the metrics.
+
+    `bonus`: of this step, where it adapts; else `algo.entropy_bonus`.
+    """
+    old = proximal(logprobs, tokens)
+    losses, sums = SURROGATES[algo.loss](logprobs, old, tokens, algo)
+    real = tokens.real.float()
+    if algo.correction.level != "off":
+        weights = correction_weights(old, tokens, algo.correction)
+        losses = losses * weights
+        sums |= {"correction": (weights * real).sum(), "corrected_away": ((weights == 0) * real).sum()}
+    if algo.kl.coef and algo.kl.place == "loss":
+        losses = losses + algo.kl.coef * to_reference(logprobs, tokens, algo)
+    bonus = algo.entropy_bonus if bonus is None else bonus
+    loss = (losses * tokens.weights).sum()
+    if bonus:
+        loss = loss - bonus * (entropies * tokens.weights).sum()
     with torch.no_grad():
         gap = (logprobs - tokens.behaviour).abs() * real
         sums |= {
             "loss": loss.detach(),
             "entropy": (entropies * real).sum(),
-            "kl_behaviour": (k3(logprobs, tokens.behaviour) * real).sum(),
+            "kl_behaviour": (k3(tokens.behaviour, logprobs) * real).sum(),
             "logprob_gap": gap.sum(),
             "max_logprob_gap": gap.max() if len(gap) else gap.sum(),
             "tokens": real.sum(),
         }
+        if "reference" in tokens.columns:
+            sums["kl_reference"] = (k3(logprobs, tokens.columns["reference"]) * real).sum()
+    return loss, {name: value.detach() for name, value in sums.items()}
+
+
+def to_reference(logprobs: torch.Tensor, tokens: Tokens, algo: Algo) -> torch.Tensor:
+    """`algo.kl.kind` from the policy to the reference per token `[N]`."""
+    if algo.kl.kind == "full":
+        assert tokens.divergence is not None, "the policy was not asked for it"
+        return tokens.divergence
+    return ESTIMATORS[algo.kl.kind](logprobs, tokens.columns["reference"])
+
+
+def value_loss(values: torch.Tensor, tokens: Tokens, clip: float, huber: float) -> tuple[torch.Tensor, Sums]:
+    """`sum w max(h(V - G), h(V_old + clip(V - V_old, -clip, clip) - G))` with returns G: values `[N]`.
+
+    `h(e) = e^2 / 2`, or for huber = d > 0 and |e| > d: `d (|e| - d / 2)`. clip = 0: only the first term. Sources: PPO's
+    value clipping as in arXiv 2005.12729, section 3; Huber 1964, doi 10.1214/aoms/1177703732.
+    """
+    returns, old = tokens.columns["returns"], tokens.columns["values"]
+    losses = _half_square(values - returns, huber)
+    clipped = torch.zeros_like(losses, dtype=torch.bool)
+    if clip:
+        other = _half_square(old + (values - old).clamp(-clip, clip) - returns, huber)
+        clipped, losses = other > losses, torch.maximum(losses, other)
+    loss, real = (losses * tokens.weights).sum(), tokens.real.float()
+    with torch.no_grad():
+        sums = {
+            "loss": loss.detach(),
+            "tokens": real.sum(),
+            "value": (values * real).sum(),
+            "return": (returns * real).sum(),
+            "return_square": (returns.square() * real).sum(),
+            "residual": ((returns - old) * real).sum(),
+            "residual_square": ((returns - old).square() * real).sum(),
+            "value_clipped": (clipped * real).sum(),
+        }
     return loss, sums
+
+
+def _half_square(error: torch.Tensor, huber: float) -> torch.Tensor:
+    if not huber:
+        return 0.5 * error.square()
+    size = error.abs()
+    return torch.where(size <= huber, 0.5 * error.square(), huber * (size - 0.5 * huber))
 
 
 def nll(logprobs: torch.Tensor, tokens: Tokens) -> tuple[torch.Tensor, Sums]:
     """Negative log-likelihood `sum w (-logp)`: the supervised loss."""
     loss = -(logprobs * tokens.weights).sum()
-    return loss, {"loss": loss.detach(), "tokens": (tokens.weights > 0).float().sum()}
-
-
-def add_up(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sum (keys `max_...`: maximum) over micro-batches or ranks."""
-    total: dict[str, float] = {}
-    for part in parts:
-        for name, value in part.items():
-            if name.startswith("max_"):
-                total[name] = max(total.get(name, float("-inf")), value)
-            else:
-                total[name] = total.get(name, 0.0) + value
-    return total
+    return loss, {"loss": loss.detach(), "tokens": tokens.real.float().sum()}

@@ -1,16 +1,16 @@
 """AdamW, its schedule, and one optimizer step over a grid of micro-batches."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
-from rlctl.train.batches import Minibatch
-from rlctl.train.losses import Sums, Tokens, add_up
-from rlctl.train.policy import Policy, tokens_of, whole
+from rlctl.train.batches import MicroBatch, Minibatch
+from rlctl.train.policy import tokens_of, whole
+from rlctl.train.tokens import Sums, Tokens, add_up
 
 Loss = Callable[[torch.Tensor, torch.Tensor, Tokens], tuple[torch.Tensor, Sums]]
 """(logprobs, entropies, tokens) -> (sum over the micro-batch, metric sums)."""
@@ -64,17 +64,31 @@ class Update:
     """Before clipping, over all ranks."""
     skipped: bool
     """The gradient was not finite, so nothing was changed."""
+    vetoed: bool = False
+    """Refused by `Extras.veto`, so nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What some algorithms add to an optimizer step."""
+
+    entropy: str = "value"
+    """Whether entropies are computed, and with gradient: see `Policy.forward`."""
+    reference: Callable[[MicroBatch], torch.Tensor] | None = None
+    """Logits to compare the whole distribution with."""
+    veto: Callable[[dict[str, float]], bool] | None = None
+    """Given this rank's metric sums, whether the update is not to be made; the same answer on all ranks."""
 
 
 def step(
-    policy: Policy,
+    policy: nn.Module,
     optimizer: torch.optim.Optimizer,
     minibatch: Minibatch,
     loss: Loss,
     world: int,
     lr: float,
     grad_clip: float,
-    entropy: str = "value",
+    extras: Extras = Extras(),
 ) -> Update:
     """Forward and backward over all micro-batches, clip, step.
 
@@ -83,10 +97,16 @@ def step(
     """
     parts: list[Sums] = []
     for micro in minibatch.micros:
-        logprobs, entropies = policy(micro, entropy)
-        value, sums = loss(logprobs, entropies, tokens_of(micro, logprobs.device))
+        other = extras.reference(micro) if extras.reference else None
+        scores = policy(micro, extras.entropy, other)
+        tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
+        value, sums = loss(scores.logprobs, scores.entropies, tokens)
         (value * (world / minibatch.divisor)).backward()
         parts.append(sums)
+    numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
+    if extras.veto and extras.veto(numbers):
+        optimizer.zero_grad(set_to_none=True)
+        return Update(numbers, minibatch.divisor, 0.0, skipped=False, vetoed=True)
     norm = float(whole(nn.utils.clip_grad_norm_([p for p in policy.parameters() if p.grad is not None], grad_clip)))
     skipped = not torch.isfinite(torch.tensor(norm)).item()
     if not skipped:
@@ -94,5 +114,4 @@ def step(
             group["lr"] = lr
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
     return Update(numbers, minibatch.divisor, norm, skipped)

@@ -1,65 +1,136 @@
 """The trained model: loading, LoRA, activation checkpointing, sharding, export; log-probabilities of micro-batches."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.batches import MicroBatch
-from rlctl.train.losses import Tokens, entropy, token_logprobs
+from rlctl.train.divergence import full
+from rlctl.train.losses import entropy, token_logprobs
 from rlctl.train.ranks import Ranks
+from rlctl.train.tokens import Tokens
 
 ADAPTER = "default"
+
+
+class Scores(NamedTuple):
+    """Of every trainable token of a micro-batch, float32 `[N]`."""
+
+    logprobs: torch.Tensor
+    entropies: torch.Tensor
+    """Zeros where they were not asked for."""
+    divergence: torch.Tensor | None = None
+    """Exact KL(policy || reference), where the reference's logits were given."""
 
 
 class Policy(nn.Module):
     """A causal language model that answers with log-probabilities and entropies of the trainable tokens.
 
     The logits of other positions are never computed: a hook hands the output layer only the rows that predict
-    trainable tokens, so whatever the model does after that layer (scaling, soft-capping) still happens.
+    trainable tokens, so whatever the model does after that layer (scaling, soft-capping) still happens. With `chunk`
+    the hook keeps those rows, and their logits are made `chunk` rows at a time, in the backward pass anew: then the
+    logits of a micro-batch are never whole in memory.
     """
 
-    def __init__(self, lm: Any) -> None:
+    def __init__(self, lm: Any, chunk: int = 0) -> None:
         super().__init__()
         self.lm = lm
+        self.chunk = chunk
         self._sources: torch.Tensor | None = None
+        self._states: torch.Tensor | None = None
         lm.get_output_embeddings().register_forward_pre_hook(self._keep_sources)
 
     def _keep_sources(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
         if self._sources is None:
             return None
-        return (args[0].flatten(0, 1)[self._sources][None],)
+        rows = args[0].flatten(0, 1)[self._sources]
+        if self.chunk:
+            self._states, rows = rows, rows[:1]
+        return (rows[None],)
 
-    def forward(self, micro: MicroBatch, with_entropy: str = "value") -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies, both float32 `[N]`. `with_entropy`: "" (zeros) | "value" | "grad"."""
+    def forward(self, micro: MicroBatch, with_entropy: str = "value", reference: torch.Tensor | None = None) -> Scores:
+        """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with."""
         device = next(self.lm.parameters()).device
-        take = lambda array: torch.from_numpy(array).to(device)  # noqa: E731
-        self._sources = take(micro.sources)
+        targets, temperatures = _take(micro.targets, device), _take(micro.temperatures, device)
+        logits = self.logits(micro)
+        states, self._states = self._states, None
+        if states is None:
+            return _scores(logits, targets, temperatures, with_entropy, reference)
+        parts = []
+        for start in range(0, len(states), self.chunk):
+            part = slice(start, start + self.chunk)
+            against = None if reference is None else reference[part]
+            parts.append(
+                checkpoint(
+                    self._of_states,
+                    states[part],
+                    targets[part],
+                    temperatures[part],
+                    with_entropy,
+                    against,
+                    use_reentrant=False,
+                )
+            )
+        logprobs, entropies = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+        divergences = [part.divergence for part in parts if part.divergence is not None]
+        return Scores(logprobs, entropies, torch.cat(divergences) if divergences else None)
+
+    def logits(self, micro: MicroBatch) -> torch.Tensor:
+        """`[N, V]`; only the first row when they are made in chunks."""
+        device = next(self.lm.parameters()).device
+        self._sources = _take(micro.sources, device)
         try:
-            output = self.lm(input_ids=take(micro.token_ids), position_ids=take(micro.position_ids), use_cache=False)
+            ids, positions = _take(micro.token_ids, device), _take(micro.position_ids, device)
+            output = self.lm(input_ids=ids, position_ids=positions, use_cache=False)
         finally:
             self._sources = None
-        logits, temperatures = output.logits[0], take(micro.temperatures)
-        logprobs = token_logprobs(logits, take(micro.targets), temperatures)
-        if with_entropy == "grad":
-            return logprobs, entropy(logits, temperatures)
-        if not with_entropy:
-            return logprobs, torch.zeros_like(logprobs)
-        with torch.no_grad():
-            return logprobs, entropy(logits, temperatures)
+        return output.logits[0]
+
+    def _of_states(self, states: torch.Tensor, *rest: Any) -> Scores:
+        return _scores(self.lm.get_output_embeddings()(states), *rest)
+
+
+def _take(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(array).to(device)
+
+
+def _scores(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor,
+    with_entropy: str,
+    reference: torch.Tensor | None,
+) -> Scores:
+    logprobs = token_logprobs(logits, targets, temperatures)
+    divergence = None
+    if reference is not None:
+        ours, theirs = ((z.float() / temperatures[:, None]).log_softmax(1) for z in (logits, reference))
+        divergence = full(ours, theirs)
+    if not with_entropy:
+        return Scores(logprobs, torch.zeros_like(logprobs), divergence)
+    with torch.set_grad_enabled(with_entropy == "grad" and torch.is_grad_enabled()):
+        return Scores(logprobs, entropy(logits, temperatures), divergence)
 
 
 def tokens_of(micro: MicroBatch, device: torch.device) -> Tokens:
     """The loss's view of a micro-batch."""
-    arrays = (micro.behaviour, micro.advantages, micro.weights)
-    return Tokens(*(torch.from_numpy(array).to(device) for array in arrays))
+    return Tokens(
+        _take(micro.behaviour, device),
+        _take(micro.advantages, device),
+        _take(micro.weights, device),
+        _take(micro.sequences, device),
+        {name: _take(values, device) for name, values in micro.columns.items()},
+    )
 
 
 def load(path: str, config: Config, ranks: Ranks) -> Policy:
@@ -67,18 +138,44 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
     ConfigError if it cannot be read.
     """
-    model = config.model
-    policy = Policy(
-        load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device),
-    )
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    if policy.chunk:
+        _check_head(policy.lm)
     if config.train.lora.rank:
         _add_lora(policy, config)
     if config.train.memory.activation_checkpointing:
         policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     policy.train()
-    _without_dropout(policy)
-    _shard(policy, config, ranks)
+    prepare(policy, config, ranks)
     return policy
+
+
+def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
+    """A model that only answers: a reference or a teacher."""
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    policy.requires_grad_(False)
+    prepare(policy, config, ranks)
+    return policy
+
+
+def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
+    """The float32 causal language model in `path`, on this rank's device."""
+    model = config.model
+    return load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+
+
+def prepare(module: nn.Module, config: Config, ranks: Ranks) -> None:
+    """No dropout, and sharded; `module.lm` is the transformer whose blocks are the units."""
+    _without_dropout(module)
+    _shard(module, config, ranks)
+
+
+def _check_head(lm: Any) -> None:
+    """Chunks are made by the output layer alone: a model that changes its logits afterwards is refused."""
+    config = lm.config.get_text_config()
+    for key in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, key, None) not in (None, 1, 1.0):
+            raise ConfigError(f"train.memory.logit_chunk cannot be used with this model, which has {key}; set it to 0")
 
 
 def _add_lora(policy: Policy, config: Config) -> None:
@@ -91,7 +188,7 @@ def _add_lora(policy: Policy, config: Config) -> None:
         parameter.requires_grad_("lora_" in name)
 
 
-def _without_dropout(policy: Policy) -> None:
+def _without_dropout(policy: nn.Module) -> None:
     """Training must compute the very distribution that the engine sampled from."""
     for module in policy.modules():
         if isinstance(module, nn.Dropout):
@@ -100,7 +197,7 @@ def _without_dropout(policy: Policy) -> None:
             module.attention_dropout = 0.0  # type: ignore[assignment]
 
 
-def _shard(policy: Policy, config: Config, ranks: Ranks) -> None:
+def _shard(policy: Any, config: Config, ranks: Ranks) -> None:
     """FSDP2 over all ranks. "none" keeps whole weights on each: a mesh whose shard side is 1, the same code.
 
     One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes
@@ -159,7 +256,7 @@ def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
     return weights
 
 
-def trainable_state(policy: Policy, keep: bool) -> dict[str, torch.Tensor]:
+def trainable_state(policy: nn.Module, keep: bool) -> dict[str, torch.Tensor]:
     """Exact values of the trained parameters by name; all ranks must call it, those with `keep` get them."""
     state = {}
     for name, parameter in policy.named_parameters():
@@ -170,11 +267,16 @@ def trainable_state(policy: Policy, keep: bool) -> dict[str, torch.Tensor]:
     return state
 
 
-def load_trainable(policy: Policy, state: dict[str, torch.Tensor]) -> None:
-    """Put `trainable_state` back, whatever the sharding; RlctlError-free only for the same model and LoRA shape."""
+def load_trainable(policy: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Put `trainable_state` back, whatever the sharding; the model and LoRA shape must be the same."""
+    load_parameters(policy, {name: state[name] for name, p in policy.named_parameters() if p.requires_grad})
+
+
+def load_parameters(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Whole values by name into parameters that may be sharded."""
     with torch.no_grad():
-        for name, parameter in policy.named_parameters():
-            if parameter.requires_grad:
+        for name, parameter in module.named_parameters():
+            if name in state:
                 parameter.copy_(_like(state[name], parameter))
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlctl.train.losses import add_up
 from rlctl.train.samples import TrainSample
 from rlctl.train.shaping import Shaped
+from rlctl.train.tokens import add_up
 
 PER_TOKEN = {
     "clipped_high": "clip_high_fraction",
@@ -16,6 +16,12 @@ PER_TOKEN = {
     "entropy": "entropy",
 }
 """Sum over tokens -> name of its mean."""
+SOMETIMES = {
+    "kl_reference": "kl_reference",
+    "correction": "correction_mean",
+    "corrected_away": "correction_masked_fraction",
+}
+"""The same, of what only some algorithms have."""
 
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -41,6 +47,32 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
         "logprob_gap_mean": first["logprob_gap"] / first_tokens,
         "logprob_gap_max": first["max_logprob_gap"],
         **{name: total[key] / tokens for key, name in PER_TOKEN.items()},
+        **{name: total[key] / tokens for key, name in SOMETIMES.items() if key in total},
+        **({"vetoed_updates": int(total["vetoed"])} if total["vetoed"] else {}),
+    }
+
+
+def critic_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Value loss, and how much of the returns' variance the critic explained before it learned from them.
+
+    `explained_variance = 1 - var(G - V_old) / var(G)`, from sums over all tokens.
+    """
+    if not updates:
+        return {}
+    total, first = add_up(updates), updates[0]
+    tokens, first_tokens = max(1.0, total["tokens"]), max(1.0, first["tokens"])
+
+    def variance(name: str) -> float:
+        return first[f"{name}_square"] / first_tokens - (first[name] / first_tokens) ** 2
+
+    return {
+        "value_loss": float(np.mean([u["loss"] / u["divisor"] for u in updates])),
+        "value_mean": total["value"] / tokens,
+        "return_mean": total["return"] / tokens,
+        "value_clip_fraction": total["value_clipped"] / tokens,
+        "explained_variance": 1 - variance("residual") / max(variance("return"), 1e-12),
+        "critic_grad_norm": float(np.mean([u["grad_norm"] for u in updates])),
+        "critic_lr": updates[-1]["lr"],
     }
 
 

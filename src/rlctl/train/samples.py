@@ -9,8 +9,8 @@ on with the parent's sample; every other one starts a new sample whose context i
 The result does not depend on the order in which the steps arrive.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -45,8 +45,16 @@ class TrainSample:
     """float32 `[T]`: sampling temperature of each token."""
     advantages: np.ndarray
     """float32 `[T]`."""
+    turns: np.ndarray
+    """int32 `[T]`: `step_index` of the model call that a token belongs to."""
     siblings_tokens: int = 0
     """Trainable tokens of all samples of this trajectory together."""
+    group: str = ""
+    """Prompt whose trajectories are compared with one another."""
+    env: str = ""
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Further float32 `[T]`, by name: `rewards` of each token; `reference`, `proximal` log-probabilities and `values`,
+    which the trainer measures; `returns`, which the critic learns; `blend` (see `losses.proximal`)."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -65,6 +73,7 @@ class _Piece:
     logprobs: np.ndarray
     versions: np.ndarray
     temperature: float
+    turn: int
 
 
 def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[TrainSample]:
@@ -119,6 +128,7 @@ def _piece(uid: str, step: Step) -> _Piece:
         logprobs=np.concatenate([np.zeros(n, np.float32), logprobs]),
         versions=np.concatenate([np.full(n, NO_VERSION, np.int32), versions]),
         temperature=step.temperature,
+        turn=step.step_index,
     )
 
 
@@ -132,5 +142,6 @@ def _join(uid: str, chain: Sequence[tuple[_Piece, bool]], advantage: float, tota
         versions=np.concatenate([piece.versions for piece, _ in chain]),
         temperatures=np.concatenate([np.full(len(p.ids), p.temperature or 1.0, np.float32) for p, _ in chain]),
         advantages=np.full(len(ids), advantage, np.float32),
+        turns=np.concatenate([np.full(len(piece.ids), piece.turn, np.int32) for piece, _ in chain]),
         siblings_tokens=total,
     )

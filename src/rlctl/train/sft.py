@@ -28,11 +28,13 @@ from rlctl.telemetry.process import announce
 from rlctl.train import demonstrations, folders, publish
 from rlctl.train.demonstrations import Writing
 from rlctl.train.learner import Learner, Plan, plan_for
-from rlctl.train.losses import Sums, Tokens, nll
+from rlctl.train.losses import nll
+from rlctl.train.optim import Extras
 from rlctl.train.policy import export
 from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
 from rlctl.train.start import start
+from rlctl.train.tokens import Sums, Tokens
 from rlctl.wire.messages import Evaluate, Evaluated
 from rlctl.wire.sockets import AskBlocking
 
@@ -89,7 +91,7 @@ class WarmStart:
         with self.phases("build"):
             plans = self.plan(step - 1) if self.ranks.first else None
         with self.phases("train"):
-            (row,) = self.learner.run(plans, _loss, position=step - 1)
+            (row,) = self.learner.run(self.ranks.scatter(plans), _loss, step - 1, Extras(entropy=""))
         if self.ranks.first:
             loss = row["loss"] / row["divisor"]
             self.metrics.write(

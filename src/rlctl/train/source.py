@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -27,14 +27,14 @@ RECORDS = "batches.msgpack"
 class BatchSource(Protocol):
     """What the loop needs of the pool."""
 
-    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
-        """A trainer starts: settle what the one before it held (`lease`: the batch of the checkpoint, or "")."""
+    def begin(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """A trainer starts: settle what the one before it held (`leases`: the batches of the checkpoint)."""
 
-    def fetch(self) -> Batch:
-        """The next batch; waits for it."""
+    def fetch(self, groups: int) -> Batch:
+        """The next batch of `groups` groups; waits for it."""
 
-    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
-        """Every trajectory of the lease has had its outcome."""
+    def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """Every trajectory of the leases has had its outcome; without leases: only those named have."""
 
     def set_version(self, version: int) -> None:
         """All engines serve `version`."""
@@ -48,7 +48,6 @@ class PoolSource:
 
     def __init__(self, config: Config) -> None:
         self._ask = AskBlocking(config.pool_url)
-        self._groups = config.train.groups_per_step
         self._lease_s = config.pool.lease_timeout_s
         self._patience_s = config.monitor.watchdog_s
         self._record: BinaryIO | None = None
@@ -56,16 +55,16 @@ class PoolSource:
             config.run_dir.mkdir(parents=True, exist_ok=True)
             self._record = (config.run_dir / RECORDS).open("ab")
 
-    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
-        """Acknowledge the checkpoint's batch once more, and give every other lease back: nobody works on it now."""
-        if lease:
-            self.ack(lease, outcomes)
+    def begin(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """Acknowledge the checkpoint's batches once more, and give every other lease back: nobody works on it now."""
+        if leases:
+            self.ack(leases, outcomes)
         self._ask.ask(Nack(lease=""), timeout_s=ANSWER_S)
 
-    def fetch(self) -> Batch:
+    def fetch(self, groups: int) -> Batch:
         """Waits for a full batch; Watchdog after `monitor.watchdog_s` without one."""
         began = said = time.monotonic()
-        request = FetchBatch(groups=self._groups, wait_s=WAIT_S, lease_s=self._lease_s, lease=uuid.uuid4().hex)
+        request = FetchBatch(groups=groups, wait_s=WAIT_S, lease_s=self._lease_s, lease=uuid.uuid4().hex)
         while True:
             batch: Batch = self._ask.ask(request, timeout_s=ANSWER_S)
             if batch.lease:
@@ -74,13 +73,15 @@ class PoolSource:
                 return batch
             now = time.monotonic()
             if now - began > self._patience_s:
-                raise Watchdog(f"no batch of {self._groups} groups from the pool for {self._patience_s:g} s")
+                raise Watchdog(f"no batch of {groups} groups from the pool for {self._patience_s:g} s")
             if now - said > SAY_EVERY_S:
                 said = now
-                log.info("waiting for %d ready groups (%.0f s so far)", self._groups, now - began)
+                log.info("waiting for %d ready groups (%.0f s so far)", groups, now - began)
 
-    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
-        self._ask.ask(Ack(lease=lease, outcomes=outcomes), timeout_s=ANSWER_S)
+    def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """What has ended before is counted as a duplicate, so every lease can be told all outcomes."""
+        for lease in leases or [""]:
+            self._ask.ask(Ack(lease=lease, outcomes=outcomes), timeout_s=ANSWER_S)
 
     def set_version(self, version: int) -> None:
         self._ask.ask(SetPolicyVersion(version), timeout_s=ANSWER_S)
@@ -90,7 +91,7 @@ class PoolSource:
 
 
 class FileSource:
-    """Recorded batches, one per training step; nobody to acknowledge them to."""
+    """Recorded batches, in the order they were fetched; nobody to acknowledge them to."""
 
     def __init__(self, path: Path, skip: int = 0) -> None:
         if not path.is_file():
@@ -98,18 +99,19 @@ class FileSource:
         self._path = path
         self._batches = read_batches(path)
         for _ in range(skip):
-            self.fetch()
+            self.fetch(0)
 
-    def begin(self, lease: str, outcomes: dict[str, str]) -> None:
+    def begin(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
         pass
 
-    def fetch(self) -> Batch:
+    def fetch(self, groups: int) -> Batch:
+        """The next record, whatever number of groups it holds."""
         batch = next(self._batches, None)
         if batch is None:
-            raise RlctlError(f"{self._path} has no more batches; set run.steps to the number it holds")
+            raise RlctlError(f"{self._path} has no more batches; set run.steps to what it holds")
         return batch
 
-    def ack(self, lease: str, outcomes: dict[str, str]) -> None:
+    def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
         pass
 
     def set_version(self, version: int) -> None:
@@ -140,7 +142,7 @@ def read_batches(path: Path) -> Iterator[Batch]:
 
 
 def open_source(config: Config, done: int) -> BatchSource:
-    """The file of `train.replay` from step `done` on, else the pool."""
+    """The file of `train.replay` after the first `done` batches, else the pool."""
     if config.train.replay:
         return FileSource(Path(config.train.replay), skip=done)
     return PoolSource(config)

@@ -16,7 +16,7 @@ All operations are idempotent: a client that got no answer sends the same messag
 
 import msgspec
 
-OUTCOMES = ("trained", "stale", "zero_variance", "overlong", "failed", "evicted", "expired")
+OUTCOMES = ("trained", "stale", "zero_variance", "overlong", "filtered", "failed", "evicted", "expired")
 """Every sample (trajectory) of a training channel ends in exactly one of these."""
 
 TRAIN = "train"
