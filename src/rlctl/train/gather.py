@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlctl.config import Config
-from rlctl.train.phases import Phases
+from rlctl.telemetry.phases import Phases
 from rlctl.train.shaping import Shaped, shape
 from rlctl.train.source import BatchSource
 from rlctl.wire.messages import Group
