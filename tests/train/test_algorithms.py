@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from rlctl.train.phases import Phases
 
 from rlctl.config import Config
 from rlctl.telemetry.metrics import read
+from rlctl.telemetry.phases import Phases
 from rlctl.train.gather import gather
 from rlctl.train.loop import Run
 from rlctl.train.measure import measure
