@@ -173,6 +173,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", default="", help="JSON file for all results")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine under test is ended too
     facts = machine()
     results = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +25,7 @@ def test_a_short_run_ends_with_exit_0_a_summary_that_adds_up_and_no_process(tmp_
     assert summary["steps"] == summary["policy_version"] == 3
     samples = summary["samples"]
     assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
+    assert samples["open"] == 0, "every sample has its end"
     assert samples["trained"] + samples["zero_variance"] >= 3 * 4 * 4
     assert [row["step"] for row in summary["eval"]] == [0, 3]
     assert all(row["floor"] < row["ceiling"] for row in summary["eval"])
@@ -73,3 +76,29 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     wait_for(lambda: not left_running(run_dir), 15, "every process gone")
+
+
+def test_a_killed_run_resumes_from_its_checkpoint_and_its_samples_still_add_up(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, settings=(*SMALL, "run.steps=12", "ckpt.every=1"))
+    wait_for(lambda: len(rows(run_dir, "train")) >= 3, 120, "three training steps")
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not left_running(run_dir), 15, "every process gone")
+    resumed = subprocess.Popen(
+        [sys.executable, "-m", "rlctl", "up", "--resume", str(run_dir), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    code, out, err = finish(resumed)
+    assert code == 0, err[-3000:]
+    summary = json.loads(out)
+    assert (summary["status"], summary["steps"], summary["policy_version"]) == ("ok", 12, 12)
+    samples = summary["samples"]
+    assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
+    assert samples["trained"] + samples["zero_variance"] == 12 * 4 * 4, (
+        "every step used its batch, no batch was used twice"
+    )
+    assert [row["step"] for row in rows(run_dir, "train")][-1] == 12
+    assert left_running(run_dir) == []

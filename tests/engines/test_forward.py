@@ -19,11 +19,11 @@ def test_lean_logits_equal_transformers_to_1e_5(kind: str) -> None:
         expected = model(ids).logits
         rows, positions = torch.arange(3), torch.arange(20).expand(3, 20)
         last = torch.tensor([11, 5, 11])
-        prefill = Inputs(ids[:, :12], positions[:, :12], rows, last, 12, dense=False)
+        prefill = Inputs(ids[:, :12], positions[:, :12], rows, last, 12, first=None)
         torch.testing.assert_close(lean.forward(prefill, cache), expected[rows, last], atol=1e-5, rtol=1e-5)
         for place in range(12, 20):
             at = slice(place, place + 1)
-            decode = Inputs(ids[:, at], positions[:, at], rows, torch.zeros(3, dtype=torch.long), place + 1, dense=True)
+            decode = Inputs(ids[:, at], positions[:, at], rows, torch.zeros(3, dtype=torch.long), place + 1, first=0)
             torch.testing.assert_close(lean.forward(decode, cache), expected[:, place], atol=1e-5, rtol=1e-5)
 
 

@@ -8,10 +8,12 @@ import pytest
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Store
 from rlctl.wire.messages import (
+    Abandon,
     Ack,
     Busy,
     CompleteTrajectory,
     Done,
+    EndRun,
     Facts,
     FetchBatch,
     GroupOpened,
@@ -353,3 +355,47 @@ def test_a_scorer_that_needs_no_text_gets_no_steps(store: Store) -> None:
     finish(store, "p.0", reward=None)
     (trajectory,) = store.take_unscored(1, now=0, steps=False)
     assert (trajectory.steps, trajectory.facts.env_reward, trajectory.status) == ([], 1.0, "complete")
+
+
+def test_an_owner_that_begins_anew_gives_up_its_unfinished_groups_and_frees_their_slots() -> None:
+    store = Store(rules())
+    for prompt, owner in (("mine", "a"), ("done", "a"), ("other", "b")):
+        store.apply(OpenGroup(prompt, [f"{prompt}.0", f"{prompt}.1"], owner=owner), 0.0)
+    finish(store, "mine.0")
+    finish(store, "done.0")
+    finish(store, "done.1")
+    assert store.apply(Abandon("a"), 1.0) == Done(accepted=2)
+    values = store.statistics()
+    assert (values["train.expired"], values["train.open"], values["groups_in_flight"]) == (2, 4, 2)
+    assert [group.prompt_uid for group in fetch(store, "L").groups] == ["done"]
+    assert store.apply(Abandon("a"), 1.0) == Done(), "sent again"
+    assert store.apply(Abandon(""), 1.0) == Done(), "groups that nobody owns stay"
+    check_sums(store)
+
+
+def test_the_end_of_the_run_closes_the_books_of_the_training_channel() -> None:
+    store = Store(rules())
+    ready_group(store, "ready")
+    ready_group(store, "leased")
+    fetch(store, "L")
+    opened(store, "playing", 2)
+    opened(store, "measured", 1, channel="val")
+    store.take_ended()
+    assert store.apply(EndRun(), 1.0) == Done(accepted=6)
+    values = store.statistics()
+    assert (values["train.created"], values["train.expired"], values["train.open"]) == (6, 6, 0)
+    assert (values["val.open"], values["leases"], values["groups_in_flight"]) == (1, 0, 0)
+    assert {one.outcome for one in store.take_ended()} == {"expired"}
+    assert store.apply(EndRun(), 1.0) == Done(), "sent again"
+    check_sums(store)
+
+
+def test_after_the_end_nothing_begins_until_a_version_is_announced_again() -> None:
+    store = Store(rules())
+    store.apply(EndRun(), 0.0)
+    assert isinstance(store.apply(OpenGroup("late", ["late.0"]), 1.0), Busy)
+    assert store.apply(SubmitSteps([step("nobody")]), 1.0) == Done(refused=1)
+    assert isinstance(store.apply(OpenGroup("val", ["val.0"], channel="val"), 1.0), GroupOpened)
+    assert store.statistics()["train.created"] == 0
+    store.apply(SetPolicyVersion(3), 2.0)
+    assert isinstance(store.apply(OpenGroup("late", ["late.0"]), 2.0), GroupOpened)

@@ -9,8 +9,10 @@ from rlctl.pool.state import Refusal, State
 from rlctl.pool.store import Event, Store
 from rlctl.wire.messages import (
     OUTCOMES,
+    Abandon,
     Ack,
     CompleteTrajectory,
+    EndRun,
     FetchBatch,
     Nack,
     OpenGroup,
@@ -60,7 +62,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(prompt=st.integers(0, 5), size=st.integers(1, 3), channel=st.sampled_from(["train", "train", "val"]))
     def open_group(self, prompt: int, size: int, channel: str) -> None:
         before = self.store.ledger.in_flight
-        self.apply(OpenGroup(f"p{prompt}", [f"p{prompt}.{i}" for i in range(size)], channel=channel))
+        self.apply(OpenGroup(f"p{prompt}", [f"p{prompt}.{i}" for i in range(size)], channel=channel, owner="rollout"))
         assert self.store.ledger.in_flight <= max(before, RULES.max_in_flight)
 
     @rule(items=st.lists(st.tuples(uid, st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6))
@@ -119,6 +121,17 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(version=st.integers(0, 4))
     def publish(self, version: int) -> None:
         self.apply(SetPolicyVersion(version))
+
+    @rule()
+    def rollout_begins_anew(self) -> None:
+        self.apply(Abandon("rollout"))
+
+    @rule()
+    def the_trainer_finishes(self) -> None:
+        """Everything in the training channel has an end, and nothing begins there before a version is announced."""
+        self.apply(EndRun())
+        assert self.store.statistics()["train.open"] == 0
+        assert self.store.slots == 0
 
     @rule()
     def restart_from_a_snapshot(self) -> None:

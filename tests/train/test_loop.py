@@ -24,6 +24,7 @@ from rlctl.wire.messages import (
     Ack,
     Batch,
     Done,
+    EndRun,
     EvalResult,
     Evaluate,
     Evaluated,
@@ -139,6 +140,8 @@ class World:
         if isinstance(request, SetPolicyVersion):
             assert self.engine.told[-1]["version"] == request.version, "the pool hears of a version no engine serves"
             self.events.append(f"version {request.version}")
+        if isinstance(request, EndRun):
+            self.events.append("end of the run")
         return Done()
 
     def rollout_mind(self, request: Evaluate) -> Evaluated:
@@ -194,6 +197,7 @@ def test_a_whole_run_under_torchrun_does_everything_in_the_order_that_is_safe(
         "fetch 1", "version 1", "ack lease-1",
         "fetch 2", "version 2", "ack lease-2", "eval val 2",
         "fetch 3", "version 3", "ack lease-3", "eval val 3", "eval greedy 3",
+        "end of the run",
     ]  # fmt: skip
     result = json.loads((tmp_path / "train_result.json").read_text())
     assert result == {"steps": 3, "policy_version": 3, "checkpoint": "checkpoints/step_3"}

@@ -37,6 +37,11 @@ def up(
     raise typer.Exit(start(setup, as_json))
 
 
+def plan(sources: Sources = [], set_: Set = [], as_json: Json = False) -> None:
+    """Show what `rlctl up` would start (argv, ports, devices, environment); start nothing."""
+    _show(_setup(sources, set_, False, []), as_json)
+
+
 def _setup(sources: list[str], set_: list[str], resume: bool, only: list[str]) -> "Setup":
     from rlctl.errors import ConfigError
     from rlctl.up.run import latest, set_up
@@ -83,4 +88,5 @@ def prepare(
 
 def register(app: typer.Typer) -> None:
     app.command()(up)
+    app.command()(plan)
     app.command(rich_help_panel="Components")(prepare)

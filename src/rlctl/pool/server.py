@@ -29,10 +29,12 @@ from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
 from rlctl.wire.messages import (
     TRAIN,
+    Abandon,
     Ack,
     Batch,
     Busy,
     CompleteTrajectory,
+    EndRun,
     FetchBatch,
     GetStatistics,
     Nack,
@@ -82,6 +84,8 @@ class Service:
             Ack: commit,
             Nack: commit,
             SetPolicyVersion: commit,
+            EndRun: commit,
+            Abandon: commit,
             OpenGroup: self._open_group,
             FetchBatch: self._fetch,
             TakeUnscored: self._take_unscored,

@@ -71,6 +71,8 @@ class LiveGroup(msgspec.Struct):
     opened_version: int = 0
     env: str = ""
     task: dict[str, str] = {}
+    owner: str = ""
+    """Who plays its episodes."""
     opened: bool = False
     """By OpenGroup; else it grew out of steps nobody announced."""
     members: dict[str, bool] = {}
@@ -103,5 +105,7 @@ class State(msgspec.Struct):
     groups_opened: int = 0
     ended: int = 0
     """Trajectories that reached an end, all channels."""
+    over: bool = False
+    """The trainer has finished: nothing new begins in the training channel until it announces a version again."""
     clock: float = 0.0
     """Time of the last event; time never runs backwards."""

@@ -6,6 +6,8 @@
     SubmitScores ------> settled; a group whose members are all settled is ready
     FetchBatch --------> lease of the oldest ready groups;  Ack: outcomes;  Nack or time-out: back to their place
     SetPolicyVersion --> groups with too old a token end as `stale`
+    Abandon -----------> unfinished groups of an owner that begins anew, as at their deadline
+    EndRun ------------> every live training trajectory ends as `expired`; none begins until SetPolicyVersion
 
 Accounting: in every channel, at any moment, `created` equals the sum over outcomes plus the live trajectories.
 What only time does (deadlines, leases) happens in `advance`, which `apply` calls first: so replaying the same requests
@@ -22,12 +24,14 @@ from rlctl.pool.state import Lease, LiveGroup, LiveTrajectory, Refusal, Rules, S
 from rlctl.wire.messages import (
     OUTCOMES,
     TRAIN,
+    Abandon,
     Ack,
     Batch,
     Busy,
     CompleteTrajectory,
     Done,
     Ended,
+    EndRun,
     FetchBatch,
     Group,
     GroupOpened,
@@ -42,7 +46,18 @@ from rlctl.wire.messages import (
     Trajectory,
 )
 
-Event = OpenGroup | SubmitSteps | CompleteTrajectory | SubmitScores | FetchBatch | Ack | Nack | SetPolicyVersion
+Event = (
+    OpenGroup
+    | Abandon
+    | SubmitSteps
+    | CompleteTrajectory
+    | SubmitScores
+    | FetchBatch
+    | Ack
+    | Nack
+    | SetPolicyVersion
+    | EndRun
+)
 """The requests that change state."""
 
 
@@ -62,6 +77,8 @@ class Store:
             Ack: self._ack,
             Nack: self._nack,
             SetPolicyVersion: self._set_version,
+            EndRun: self._end_run,
+            Abandon: self._abandon,
         }
 
     def apply(self, event: Event, now: float) -> Reply:
@@ -90,7 +107,7 @@ class Store:
     @property
     def slots(self) -> int:
         """Training groups that may still be opened."""
-        return self.rules.max_in_flight - self.ledger.in_flight
+        return 0 if self.state.over else self.rules.max_in_flight - self.ledger.in_flight
 
     def _open_group(self, event: OpenGroup, now: float) -> Reply:
         state = self.state
@@ -99,13 +116,15 @@ class Store:
         known = [state.trajectories[uid] for uid in fresh if uid in state.trajectories]
         if not fresh or any(state.groups[t.group].opened for t in known):
             return opened  # sent again
+        if event.channel == TRAIN and not known and self.state.over:
+            return Busy("the run is over: the trainer has finished its last step")
         if event.channel == TRAIN and not known and self.slots <= 0:
             return Busy(f"{self.ledger.in_flight} training groups are in flight, the limit is reached")
         if known:  # its steps were faster
             group = state.groups[known[0].group]
         else:
             group = self.ledger.new_group(event.prompt_uid, event.channel, now)
-        group.opened, group.env, group.task = True, event.env, event.task
+        group.opened, group.env, group.task, group.owner = True, event.env, event.task, event.owner
         for uid in fresh:
             if uid not in state.trajectories:
                 self.ledger.begin(uid, group)
@@ -136,10 +155,10 @@ class Store:
             self.ledger.drop_if_stale(group)
 
     def _trajectory(self, uid: str, prompt_uid: str, channel: str, now: float) -> LiveTrajectory | None:
-        """The live trajectory `uid`, begun here if it is new; None if it has ended."""
+        """The live trajectory `uid`, begun here if it is new; None if it has ended, or would begin after the run."""
         if trajectory := self.state.trajectories.get(uid):
             return trajectory
-        if uid in self.state.tombstones:
+        if uid in self.state.tombstones or (self.state.over and (channel or TRAIN) == TRAIN):
             return None
         return self.ledger.begin(uid, self.ledger.grown_group(prompt_uid or uid, channel or TRAIN, now))
 
@@ -268,9 +287,27 @@ class Store:
     def _set_version(self, event: SetPolicyVersion, now: float) -> Reply:
         del now
         self.state.version = event.version
+        self.state.over = False
         for group in list(self.state.groups.values()):
             self.ledger.drop_if_stale(group)
         return Done(accepted=1)
+
+    def _end_run(self, event: EndRun, now: float) -> Reply:
+        del event, now
+        self.state.over = True
+        groups = [group for group in self.state.groups.values() if group.channel == TRAIN]
+        ended = sum(len(group.members) for group in groups)
+        for group in groups:
+            self.ledger.end_all(group, "expired")
+        return Done(accepted=ended)
+
+    def _abandon(self, event: Abandon, now: float) -> Reply:
+        del now
+        groups = [group for group in self.state.groups.values() if event.owner and group.owner == event.owner]
+        before = self.state.ended
+        for group in groups:
+            self._deadline(group)
+        return Done(accepted=self.state.ended - before)
 
     def _deadline(self, group: LiveGroup) -> None:
         """Incomplete trajectories expire; with fewer than `min_group_size` complete ones, the whole group does.

@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 class Groups:
     """Opens groups as fast as the pool admits them and plays their episodes, `rollout.concurrency` at a time."""
 
-    def __init__(self, config: Config, client: Client, pool: Ask, tally: Tally) -> None:
+    def __init__(self, config: Config, client: Client, pool: Ask, tally: Tally, owner: str) -> None:
+        self._owner = owner
         self._config = config
         self._client = client
         self._pool = pool
@@ -58,6 +59,7 @@ class Groups:
             trajectory_uids=uids,
             channel=TRAIN,
             env=task.world.tag,
+            owner=self._owner,
             task={
                 "instance": task.instance.key,
                 "seed": str(task.instance.seed),

@@ -8,6 +8,8 @@ trainer --Evaluate--> this process --> Evaluated        same agents, held-out in
 """
 
 import asyncio
+import logging
+import socket
 
 from rlctl.agents.client import Client
 from rlctl.config import Config
@@ -19,9 +21,10 @@ from rlctl.rollout.tally import Tally
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
-from rlctl.wire.messages import Evaluate, Evaluated, GetStatistics, Refused, Reply, Request
+from rlctl.wire.messages import Abandon, Evaluate, Evaluated, GetStatistics, Refused, Reply, Request
 from rlctl.wire.sockets import Answer, Ask
 
+log = logging.getLogger(__name__)
 METRICS_EVERY_S = 2.0
 
 
@@ -40,12 +43,16 @@ async def serve(config: Config) -> None:
     try:
         async with Client(config.rollout.timeout_s, config.rollout.retries) as client:
             made = worlds(config)
+            owner = f"rollout@{socket.gethostname()}"
+            lost = await pool.ask(Abandon(owner))
+            if lost.accepted:
+                log.warning("%d episodes of an earlier life of this process are given up", lost.accepted)
             drawn = await pool.ask(GetStatistics())
             tasks = stream(config, made, skip=int(drawn.values.get("train.groups", 0)))
             desk = Desk(Evaluator(config, made, client, pool))
             async with asyncio.TaskGroup() as group:
                 group.create_task(control.serve(desk.answer))
-                group.create_task(Groups(config, client, pool, tally).run(tasks))
+                group.create_task(Groups(config, client, pool, tally, owner).run(tasks))
                 group.create_task(report(config, tally))
                 announce(config.run_dir, "rollout", control.url)
     finally:

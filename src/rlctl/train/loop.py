@@ -5,7 +5,7 @@
                      (lease)                    |                        |
             all:                             scatter --> optimizer steps |
             all:     checkpoint (if due) --> publish vN --> version to pool --> ack the lease --> evaluate (if due)
-    end     train_result.json
+    end     end of the run to the pool (what it still holds expires) -> train_result.json
 
 Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
 
@@ -19,6 +19,7 @@ Why this order. A batch is fetched under a lease; until it is acknowledged it co
 
 import json
 import logging
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 from rlctl.config import Config
 from rlctl.errors import ConfigError
 from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce
 from rlctl.train import checkpoint, folders, publish, report
 from rlctl.train.batches import minibatches
@@ -33,7 +35,6 @@ from rlctl.train.checkpoint import State
 from rlctl.train.evaluation import Evaluator
 from rlctl.train.learner import Learner, Plan, plan_for
 from rlctl.train.losses import policy_loss
-from rlctl.train.phases import Phases
 from rlctl.train.policy import start_path
 from rlctl.train.ranks import Ranks
 from rlctl.train.shaping import Shaped, shape
@@ -64,7 +65,7 @@ class Run:
         if resumed:
             checkpoint.restore(resumed, self.learner.policy, self.learner.optimizer, ranks)
             log.info("resumed from %s, policy version %d", resumed, self.state.version)
-        self.phases = Phases()
+        self.phases = Phases(time.process_time)
         self.source: BatchSource | None = open_source(config, self.state.step) if ranks.first else None
         self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
         self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
@@ -109,7 +110,7 @@ class Run:
         if self.source and shaped:
             self.source.ack(batch.lease, shaped.outcomes)
             row |= report.update_metrics(updates)
-            row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall("train"))
+            row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall["train"])
         self.evaluate()
         if self.ranks.first:
             row = {"step": number + 1, "policy_version": self.state.version, **row}
@@ -182,7 +183,9 @@ class Run:
         )
 
     def finish(self) -> None:
-        """What the supervisor reads: where the result is."""
+        """Close the pool's books; then what the supervisor reads: where the result is."""
+        if self.source:
+            self.source.end()
         result = {
             "steps": self.state.step,
             "policy_version": self.state.version,

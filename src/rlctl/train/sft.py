@@ -13,6 +13,7 @@ batch --> encode --> plan --> optimizer step --+--> row in metrics/sft.jsonl
 """
 
 import logging
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,12 @@ import torch
 from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce
 from rlctl.train import demonstrations, folders, publish
 from rlctl.train.demonstrations import Writing
 from rlctl.train.learner import Learner, Plan, plan_for
 from rlctl.train.losses import Sums, Tokens, nll
-from rlctl.train.phases import Phases
 from rlctl.train.policy import export
 from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
@@ -50,7 +51,7 @@ class WarmStart:
         _check(config)
         self.config, self.ranks, self.settings = config, ranks, config.sft
         self.folder = config.run_dir / "sft"
-        self.phases = Phases()
+        self.phases = Phases(time.process_time)
         self.metrics = Metrics(config.run_dir if ranks.first else None, "sft")
         self.rows: list[list[demonstrations.Message]] = []
         if ranks.first:

@@ -12,7 +12,7 @@ import msgspec
 from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.wire import frames
-from rlctl.wire.messages import Ack, Batch, FetchBatch, Nack, SetPolicyVersion
+from rlctl.wire.messages import Ack, Batch, EndRun, FetchBatch, Nack, SetPolicyVersion
 from rlctl.wire.sockets import AskBlocking
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ class BatchSource(Protocol):
 
     def set_version(self, version: int) -> None:
         """All engines serve `version`."""
+
+    def end(self) -> None:
+        """The last step is done: nothing will be fetched any more."""
 
 
 class PoolSource:
@@ -82,6 +85,9 @@ class PoolSource:
     def set_version(self, version: int) -> None:
         self._ask.ask(SetPolicyVersion(version), timeout_s=ANSWER_S)
 
+    def end(self) -> None:
+        self._ask.ask(EndRun(), timeout_s=ANSWER_S)
+
 
 class FileSource:
     """Recorded batches, one per training step; nobody to acknowledge them to."""
@@ -107,6 +113,9 @@ class FileSource:
         pass
 
     def set_version(self, version: int) -> None:
+        pass
+
+    def end(self) -> None:
         pass
 
 

@@ -8,6 +8,7 @@ Life of a sample:
     reward   -- TakeUnscored ---------> pool      <- Unscored;  -- SubmitScores --> pool
     train    -- FetchBatch -----------> pool      <- Batch (leased);  -- Ack (one outcome per trajectory) --> pool
     train    -- SetPolicyVersion -----> pool      after every engine serves it
+    train    -- EndRun ---------------> pool      after the last step: what is still open ends as expired
 
 A request is decoded with the type `Request`, a reply with `Reply`: a bad message fails at the door.
 All operations are idempotent: a client that got no answer sends the same message again.
@@ -140,6 +141,14 @@ class OpenGroup(Message, frozen=True):
     env: str = ""
     task: dict[str, str] = {}
     wait_s: float = 10.0
+    owner: str = ""
+    """Who plays its episodes; see Abandon."""
+
+
+class Abandon(Message, frozen=True):
+    """`owner` begins anew: nobody plays what it had open, so its unfinished groups are treated as at their deadline."""
+
+    owner: str
 
 
 class SubmitSteps(Message, frozen=True):
@@ -209,6 +218,13 @@ class SetPolicyVersion(Message, frozen=True):
     """All engines serve `version` now; groups that are too old leave the queue."""
 
     version: int
+
+
+class EndRun(Message, frozen=True):
+    """The trainer has finished its last step: every live training trajectory ends as `expired`, none begins any more.
+
+    A later SetPolicyVersion (the run goes on with more steps) opens the pool again.
+    """
 
 
 class GetStatistics(Message, frozen=True):
@@ -317,6 +333,7 @@ class Refused(Message, frozen=True):
 
 PoolRequest = (
     OpenGroup
+    | Abandon
     | SubmitSteps
     | CompleteTrajectory
     | TakeUnscored
@@ -325,6 +342,7 @@ PoolRequest = (
     | Ack
     | Nack
     | SetPolicyVersion
+    | EndRun
     | GetStatistics
     | TakeFinished
 )

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from rlctl.engines.embedded.batch import Batch, padded_groups, same_prompts
 from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape
-from rlctl.engines.embedded.phases import Phases
 from rlctl.engines.embedded.sampler import sample
 from rlctl.engines.embedded.sequences import Sequence
+from rlctl.telemetry.phases import Phases
 
 PREFILL_TOKENS = 4096
 """Padded tokens of one prefill forward pass."""
@@ -121,6 +121,7 @@ class Generator:
 
     def _prefill_and_sample(self, group: list[Sequence]) -> list[Sequence]:
         with self.phases("prefill"):
+            group = sorted(group, key=lambda s: s.row)
             rows = np.array([s.row for s in group])
             logits = self._prefill(group)
         return self._sample(logits, rows)
@@ -178,7 +179,7 @@ class Generator:
         for sequence, tokens in zip(group, new, strict=True):
             self.counts["recomputed_tokens"] += len(tokens) if sequence.response else 0
             sequence.cached = sequence.length
-        return self._forward(ids, positions, rows, last, length, dense=False)
+        return self._forward(ids, positions, rows, last, length)
 
     def _decode(self) -> Tensor:
         """One token of every row; logits `[rows, V]`."""
@@ -189,14 +190,15 @@ class Generator:
         for sequence in self.batch.rows:
             if sequence is not None:
                 sequence.cached = sequence.length
-        return self._forward(ids, positions, np.arange(rows), np.zeros(rows, np.int64), length, dense=True)
+        return self._forward(ids, positions, np.arange(rows), np.zeros(rows, np.int64), length)
 
     def _forward(
-        self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray, length: int, dense: bool
+        self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray, length: int
     ) -> Tensor:
         device = self.model.shape.device
         moved = [torch.from_numpy(array).to(device) for array in (ids, positions, rows, last)]
-        return self.model.forward(Inputs(moved[0], moved[1], moved[2], moved[3], length, dense), self.running)
+        first = int(rows[0]) if rows[-1] - rows[0] == len(rows) - 1 else None
+        return self.model.forward(Inputs(moved[0], moved[1], moved[2], moved[3], length, first), self.running)
 
     def _sample(self, logits: Tensor, rows: np.ndarray) -> list[Sequence]:
         """Sample a token for each of `rows [B]`; the sequences that are over with it."""

@@ -44,8 +44,8 @@ class Inputs:
     """int64 `[B]`: index in 0 .. n-1 of the token whose logits are wanted."""
     length: int
     """Positions that are looked at: the largest one that counts, plus 1."""
-    dense: bool
-    """Whether `rows` are 0 .. B-1, so that the cache can be looked at without a copy."""
+    first: int | None
+    """The first of `rows` where they follow one another, so that the cache can be looked at without a copy."""
 
 
 class Running:
@@ -103,8 +103,8 @@ class Running:
         """
         block = self.data[layer]
         block[inputs.rows[:, None], :, inputs.positions] = kv
-        if inputs.dense:
-            seen = block[: len(inputs.rows), :, : inputs.length]
+        if inputs.first is not None:
+            seen = block[inputs.first : inputs.first + len(inputs.rows), :, : inputs.length]
         else:
             seen = block[:, :, : inputs.length].index_select(0, inputs.rows)
         return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
