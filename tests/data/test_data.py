@@ -12,7 +12,7 @@ from rlctl.pool.ended import EndedLog
 from rlctl.train.source import read_batches
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import read_ended
-from rlctl.wire.messages import Ended, Facts, Step, Trajectory
+from rlctl.wire.messages import Ended, Facts, Feedback, Noted, Step, Trajectory
 from tests.cli.running import rlctl
 
 WORDS = {"<eos>": 0, "go": 1, "left": 2, "right": 3, "up": 4, "down": 5}
@@ -123,6 +123,15 @@ def test_a_native_export_is_the_same_bytes_again_and_comes_back_token_by_token(
     (batch,) = read_batches(tmp_path / "batches.msgpack")
     originals = [one.trajectory for _, one in read_ended(run_dir / "trajectories")]
     assert [t for group in batch.groups for t in group.trajectories] == originals[:4]
+
+
+def test_feedback_is_in_the_native_rows(run_dir: Path, tmp_path: Path) -> None:
+    log = EndedLog(run_dir / "trajectories", 1 << 20)
+    log.write_notes([Noted(1, Feedback("p0.1", -1.0, text="wrong door"))])
+    log.close()
+    data("export", run_dir, "out.jsonl", "--max-tokens", "2", cwd=tmp_path)
+    found = {row["uid"]: json.loads(row["feedback"]) for row in lines(tmp_path / "out.jsonl")}
+    assert (found["p0.1"][0]["value"], found["p0.1"][0]["text"], found["p0.2"]) == (-1.0, "wrong door", [])
 
 
 def test_datasets_loads_the_parquet_file(run_dir: Path, tmp_path: Path) -> None:

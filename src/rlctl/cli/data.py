@@ -84,7 +84,7 @@ def export(
 
 def _export(run_dir: Path, out: Path, form: str, choice: "Choice") -> dict[str, Any]:
     from rlctl.data import files
-    from rlctl.data.choose import chosen
+    from rlctl.data.choose import chosen, feedback
     from rlctl.data.formats import FORMATS, shaped
     from rlctl.data.rows import source
     from rlctl.errors import ConfigError
@@ -92,7 +92,7 @@ def _export(run_dir: Path, out: Path, form: str, choice: "Choice") -> dict[str, 
     if form not in FORMATS:
         raise ConfigError(f"--format {form}: no such format; there are: {', '.join(FORMATS)}")
     where, decode = source(run_dir), _decoder(run_dir)
-    rows = shaped(chosen(run_dir, choice, decode), form, where, decode)
+    rows = shaped(chosen(run_dir, choice, decode), form, where, decode, feedback(run_dir))
     about = {"format": form, "run": where.run, "config_hash": where.config_hash, "choice": asdict(choice)}
     return files.write(out, rows, about)
 

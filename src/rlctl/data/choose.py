@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rlctl.errors import ConfigError
 from rlctl.wire import arrays
-from rlctl.wire.frames import read_ended
-from rlctl.wire.messages import Ended, Trajectory
+from rlctl.wire.frames import read_ended, read_feedback
+from rlctl.wire.messages import Ended, Feedback, Trajectory
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ def chosen(run_dir: Path, choice: Choice, decode: Callable[[bytes], str] | None)
         if pattern and decode and not any(pattern.search(decode(s.response_ids)) for s in ended.trajectory.steps):
             continue
         yield ended
+
+
+def feedback(run_dir: Path) -> dict[str, list[Feedback]]:
+    """By trajectory, in the order of arrival."""
+    found: dict[str, list[Feedback]] = {}
+    for noted in read_feedback(run_dir / "trajectories"):
+        found.setdefault(noted.feedback.trajectory_uid, []).append(noted.feedback)
+    return found
 
 
 def _meets(ended: Ended, choice: Choice) -> bool:

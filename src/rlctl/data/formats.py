@@ -8,20 +8,22 @@ verl      one row per prompt: {"data_source", "prompt": [messages], "ability", "
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rlctl.data.choose import versions
 from rlctl.data.rows import Decode, Row, Source, context, native
-from rlctl.wire.messages import Ended, Trajectory
+from rlctl.wire.messages import Ended, Feedback, Trajectory
 
 FORMATS = ("native", "trl-sft", "trl-dpo", "verl")
 
 
-def shaped(ended: Iterable[Ended], form: str, where: Source, decode: Decode) -> Iterator[Row]:
-    """Rows of `form`, in the order of `ended`."""
+def shaped(
+    ended: Iterable[Ended], form: str, where: Source, decode: Decode, feedback: Mapping[str, Sequence[Feedback]]
+) -> Iterator[Row]:
+    """Rows of `form`, in the order of `ended`; `feedback` by trajectory, in native rows."""
     if form == "native":
-        yield from (native(one, where, decode) for one in ended)
+        yield from (native(one, where, decode, feedback.get(one.trajectory.uid, ())) for one in ended)
     elif form == "trl-sft":
         yield from (row for one in ended for row in _completions(one.trajectory, where, decode))
     elif form == "trl-dpo":

@@ -11,7 +11,7 @@ import msgspec
 
 from rlctl.data.choose import response_tokens, versions
 from rlctl.wire.arrays import pack_floats, pack_ids, unpack_floats, unpack_ids
-from rlctl.wire.messages import Ended, Facts, Step, Trajectory
+from rlctl.wire.messages import Ended, Facts, Feedback, Step, Trajectory
 
 Row = dict[str, Any]
 Decode = Callable[[bytes], str]
@@ -31,7 +31,7 @@ def source(run_dir: Path) -> Source:
     return Source(run_dir.absolute().name, hashlib.sha256(resolved).hexdigest())
 
 
-def native(ended: Ended, where: Source, decode: Decode) -> Row:
+def native(ended: Ended, where: Source, decode: Decode, feedback: Sequence[Feedback] = ()) -> Row:
     """Everything that is known; `trajectory` brings it back."""
     one = ended.trajectory
     low, high = versions(one)
@@ -49,6 +49,7 @@ def native(ended: Ended, where: Source, decode: Decode) -> Row:
         "reward": one.reward,
         "reward_parts": json.dumps(one.reward_parts, sort_keys=True),
         "step_rewards": list(one.step_rewards),
+        "feedback": json.dumps([msgspec.to_builtins(given) for given in feedback], sort_keys=True),
         "success": one.facts.success,
         "facts": json.dumps(msgspec.to_builtins(one.facts), sort_keys=True),
         "task": json.dumps(one.task, sort_keys=True),

@@ -34,6 +34,7 @@ from rlctl.wire.messages import (
     Busy,
     CompleteTrajectory,
     EndRun,
+    Feedback,
     FetchBatch,
     GetStatistics,
     Nack,
@@ -68,6 +69,7 @@ def rules(config: Config) -> Rules:
         order=pool.order,
         max_queue_size=pool.max_queue_size,
         evict=pool.evict,
+        feedback_weight=pool.feedback_weight,
     )
 
 
@@ -87,6 +89,7 @@ class Service:
             Nack: commit,
             SetPolicyVersion: commit,
             EndRun: commit,
+            Feedback: commit,
             OpenGroup: self._open_group,
             FetchBatch: self._fetch,
             TakeUnscored: self._take_unscored,
