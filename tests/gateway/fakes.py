@@ -9,7 +9,16 @@ from typing import Any
 from aiohttp import web
 from model import tokenizer
 
-from rlctl.wire.messages import CompleteTrajectory, Done, GetStatistics, Refused, Statistics, Step, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    Done,
+    Feedback,
+    GetStatistics,
+    Refused,
+    Statistics,
+    Step,
+    SubmitSteps,
+)
 from rlctl.wire.sockets import Answer
 
 END = tokenizer().token_to_id("<|im_end|>")
@@ -111,6 +120,8 @@ class FakePool:
         self.duplicates = 0
         self.messages = 0
         self.refuse = ""
+        self.feedback: Any = None
+        """Coroutine function that answers Feedback."""
         self.url = ""
 
     async def start(self, port: int = 0) -> "FakePool":
@@ -142,4 +153,6 @@ class FakePool:
                 return Done(accepted=1)
             case GetStatistics():
                 return Statistics()
+            case Feedback() if self.feedback:
+                return await self.feedback(request)
         return Refused(f"no {type(request).__name__} here")

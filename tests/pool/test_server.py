@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import WireError
-from rlctl.wire.frames import read_ended
+from rlctl.wire.frames import read_ended, read_feedback
 from rlctl.wire.messages import (
     Ack,
     Busy,
     CompleteTrajectory,
     Evaluate,
+    Feedback,
     FetchBatch,
     GetStatistics,
     GroupOpened,
@@ -105,6 +106,25 @@ async def test_a_lease_survives_a_crash_and_its_ack_counts_once(pool: PoolProces
     pool.start()
     assert (await ask.ask(Ack("mine", {"a": "trained"}))).duplicate == 1
     assert (await statistics(ask))["train.trained"] == 1
+
+
+async def test_feedback_survives_a_crash_and_is_logged_once_also_after_the_end(pool: PoolProcess, ask: Ask) -> None:
+    await ask.ask(SubmitSteps([step("t")]))
+    await ask.ask(CompleteTrajectory("t", 1, reward=1.0))
+    assert (await ask.ask(Feedback("t", 0.5, uid="early"))).rescored
+    pool.kill()
+    pool.start()
+    assert (await ask.ask(Feedback("t", 0.5, uid="early"))).duplicate
+    batch = await ask.ask(FetchBatch(1))
+    assert batch.groups[0].trajectories[0].reward == 1.5
+    await ask.ask(Ack(batch.lease, {"t": "trained"}))
+    assert not (await ask.ask(Feedback("t", -1.0, text="late", uid="late"))).rescored
+    pool.kill()
+    pool.start()
+    await asyncio.sleep(0.5)
+    pool.stop()
+    noted = list(read_feedback(pool.directory / "trajectories"))
+    assert [(one.number, one.feedback.uid, one.rescored) for one in noted] == [(1, "early", True), (2, "late", False)]
 
 
 async def chaos(pool: PoolProcess, kills: int, seed: int) -> None:

@@ -15,6 +15,8 @@ from rlctl.wire.messages import (
     Done,
     EndRun,
     Facts,
+    Feedback,
+    FeedbackTaken,
     FetchBatch,
     GroupOpened,
     Nack,
@@ -474,3 +476,60 @@ def test_tokens_and_fetches_are_counted() -> None:
     values = store.statistics()
     assert (values["prompt_tokens"], values["response_tokens"]) == (8 * 5, 8 * 3)
     assert (values["fetches"], values["groups_leased"], values["groups_opened"]) == (1, 4, 4)
+
+
+# ---------------------------------------------------------------- feedback
+
+
+def test_feedback_changes_the_reward_of_what_is_not_trained_yet() -> None:
+    store = Store(rules(feedback_weight=0.5))
+    first, _ = ready_group(store, "p")
+    assert store.apply(Feedback(first, 2.0), 1.0) == FeedbackTaken(rescored=True)
+    assert store.apply(Feedback(first, -1.0, step_index=0), 1.0) == FeedbackTaken(rescored=True)
+    (group,) = fetch(store, "L").groups
+    judged, other = group.trajectories
+    assert (judged.reward, judged.reward_parts["feedback"], judged.step_rewards) == (1.0 + 0.5 * 1.0, 1.0, [-0.5])
+    assert (other.reward, other.step_rewards) == (1.0, [])
+    assert [note.number for note in store.take_notes()] == [1, 2]
+
+
+def test_feedback_before_the_score_waits_for_it(store: Store) -> None:
+    (uid,) = opened(store, "p", 1)
+    finish(store, uid, reward=None)
+    assert store.apply(Feedback(uid, 1.0), 0.0) == FeedbackTaken(rescored=True)
+    store.apply(SubmitScores([Score(uid, 3.0)]), 0.0)
+    assert fetch(store, "L").groups[0].trajectories[0].reward == 4.0
+
+
+def test_feedback_on_a_lease_counts_only_if_the_group_comes_back(store: Store) -> None:
+    uid, _ = ready_group(store, "p")
+    fetch(store, "L")
+    assert store.apply(Feedback(uid, 1.0), 0.0) == FeedbackTaken(rescored=False)
+    assert fetch(store, "L").groups[0].trajectories[0].reward == 1.0, "what the trainer has does not change"
+    store.apply(Nack("L"), 0.0)
+    assert fetch(store, "M").groups[0].trajectories[0].reward == 2.0
+
+
+def test_feedback_on_an_ended_trajectory_is_kept_and_counts_once(store: Store) -> None:
+    uid, other = ready_group(store, "p")
+    fetch(store, "L")
+    store.apply(Ack("L", {uid: "trained", other: "trained"}), 0.0)
+    assert store.apply(Feedback(uid, 1.0, text="nice", uid="k"), 0.0) == FeedbackTaken()
+    assert store.apply(Feedback(uid, 1.0, text="nice", uid="k"), 0.0) == FeedbackTaken(duplicate=True)
+    (note,) = store.take_notes()
+    assert (note.feedback.text, note.rescored) == ("nice", False)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (Feedback("nobody", 1.0), "no trajectory 'nobody'"),
+        (Feedback("p.0", math.nan), "the value is nan"),
+        (Feedback("p.0", 1.0, step_index=7), "no step 7"),
+    ],
+)
+def test_feedback_that_means_nothing_is_refused(store: Store, given: Feedback, reason: str) -> None:
+    ready_group(store, "p")
+    with pytest.raises(Refusal, match=reason):
+        store.apply(given, 0.0)
+    assert store.statistics()["feedback"] == 0

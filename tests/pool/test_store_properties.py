@@ -15,6 +15,7 @@ from rlctl.wire.messages import (
     Ack,
     CompleteTrajectory,
     EndRun,
+    Feedback,
     FetchBatch,
     Nack,
     OpenGroup,
@@ -126,6 +127,10 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(version=st.integers(0, 4))
     def publish(self, version: int) -> None:
         self.apply(SetPolicyVersion(version))
+
+    @rule(uid=uid, value=st.sampled_from([-1.0, 0.5]), key=st.sampled_from(["", "k1", "k2"]), index=st.integers(-1, 1))
+    def somebody_judges(self, uid: str, value: float, key: str, index: int) -> None:
+        self.apply(Feedback(uid, value, index, uid=key))
 
     @rule()
     def rollout_begins_anew(self) -> None:

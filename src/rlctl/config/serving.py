@@ -74,6 +74,8 @@ class Pool(Section):
     """Ready groups kept waiting for the trainer; one more makes one of them end as `evicted`. 0: any number."""
     evict: Literal["oldest", "stalest", "newest"] = "oldest"
     """Which one: opened first, of the oldest policy (then opened first), or opened last."""
+    feedback_weight: float = 1.0
+    """Of the reward part `feedback` (POST /feedback)."""
     fsync: bool = True
     """Acknowledged means on disk."""
     journal_mb: Positive = 64

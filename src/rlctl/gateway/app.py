@@ -2,7 +2,7 @@
 
 POST /init_trajectory                                  POST /{traj}/{prompt}/v1/register_trajectory
 POST /generate  /submit_steps  /compute_reward         POST /{traj}/{prompt}/v1/complete_trajectory
-GET  /health  /ready  /metrics                         POST /{traj}/{prompt}/v1/chat/completions, completions
+POST /feedback;  GET /health  /ready  /metrics         POST /{traj}/{prompt}/v1/chat/completions, completions
                                                        GET  /{traj}/{prompt}/v1/models
 """
 
@@ -17,6 +17,7 @@ from rlctl.gateway import report
 from rlctl.gateway.calls import Calls
 from rlctl.gateway.episode_routes import UID, EpisodeRoutes
 from rlctl.gateway.faults import Fault
+from rlctl.gateway.feedback import FeedbackRoute
 from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, failed, read_body, write
 from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.telemetry.metrics import Metrics
@@ -36,6 +37,7 @@ class App:
             "/generate": ("POST", episodes.generate),
             "/submit_steps": ("POST", episodes.submit_steps),
             "/compute_reward": ("POST", episodes.compute_reward),
+            "/feedback": ("POST", FeedbackRoute(calls.recorder).give),
             "/health": ("GET", self.health),
             "/ready": ("GET", self.ready),
             "/metrics": ("GET", self.metrics),

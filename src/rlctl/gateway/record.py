@@ -6,10 +6,11 @@ A message without an answer is sent again; the pool knows a Step by (trajectory,
 
 import asyncio
 import logging
+from typing import Any
 
 from rlctl.errors import PeerRefused, WireError
 from rlctl.gateway.faults import Fault
-from rlctl.wire.messages import CompleteTrajectory, Done, GetStatistics, Step, SubmitSteps
+from rlctl.wire.messages import CompleteTrajectory, Feedback, FeedbackTaken, GetStatistics, Step, SubmitSteps
 from rlctl.wire.sockets import Ask
 
 log = logging.getLogger(__name__)
@@ -89,6 +90,11 @@ class Recorder:
         """Tell the pool until it knows; PeerRefused when it says no."""
         await self._deliver(message)
 
+    async def feedback(self, message: Feedback) -> FeedbackTaken:
+        """Tell the pool until it knows; PeerRefused when it says no."""
+        taken: FeedbackTaken = await self._deliver(message)
+        return taken
+
     async def answers(self, timeout_s: float = 1.0) -> bool:
         """Whether the pool answers now."""
         try:
@@ -97,7 +103,7 @@ class Recorder:
             return False
         return True
 
-    async def _deliver(self, message: SubmitSteps | CompleteTrajectory) -> Done:
+    async def _deliver(self, message: SubmitSteps | CompleteTrajectory | Feedback) -> Any:
         while True:
             try:
                 return await self._ask.ask(message, PATIENCE_S)

@@ -21,7 +21,7 @@ from rlctl.pool.segments import StorageError
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
-from rlctl.wire.messages import Ended, Reply
+from rlctl.wire.messages import Ended, Noted, Reply
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
@@ -59,6 +59,7 @@ class Commits:
         self._snapshots = ThreadPoolExecutor(1, "snapshot")
         self._snapshot: asyncio.Future[None] | None = None
         self._unwritten: list[Ended] = []
+        self._notes: list[Noted] = []
         self._not_before = 0.0
         """Monotonic time of the next attempt, after the disk refused something that can wait."""
 
@@ -131,10 +132,11 @@ class Commits:
         """What follows a batch or a tick: wake those who wait, log the ended, take a snapshot when it is time."""
         self._changed()
         self._unwritten += self.store.take_ended()
+        self._notes += self.store.take_notes()
         loop = asyncio.get_running_loop()
         if time.monotonic() < self._not_before:
             return
-        if self._unwritten:
+        if self._unwritten or self._notes:
             try:
                 await loop.run_in_executor(self._writer, self._write_ended)
             except StorageError as error:
@@ -148,7 +150,9 @@ class Commits:
     def _write_ended(self) -> None:
         with self.phases("log_ended"):
             self._ended.write(self._unwritten)
+            self._ended.write_notes(self._notes)
         self._unwritten.clear()
+        self._notes.clear()
 
     async def snapshot(self) -> None:
         """Begin a snapshot of the state as it is now, unless one is still being written."""

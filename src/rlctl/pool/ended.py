@@ -1,4 +1,4 @@
-"""The log of ended trajectories, `trajectories/ended-OFFSET.log`: read by `rlctl traj`, the report, TakeFinished."""
+"""The logs in `trajectories/`: `ended-OFFSET.log` of ended trajectories, `feedback-OFFSET.log` of the feedback."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import msgspec
 
 from rlctl.pool.segments import Segments
 from rlctl.wire import frames
-from rlctl.wire.messages import Ended, Finished
+from rlctl.wire.messages import Ended, Finished, Noted
 
 encode = msgspec.msgpack.Encoder().encode
 FILES = 16
@@ -23,9 +23,11 @@ class EndedLog:
         self.directory = directory
         self.limit_bytes = limit_bytes
         self._segments = Segments(directory, "ended")
+        self._feedback = Segments(directory, "feedback")
         self._file_began = self._segments.rotate()
-        self.last = _last_number(directory)
+        self.last = _last_number(directory, "ended", Ended)
         """Number of the newest record."""
+        self.last_note = _last_number(directory, "feedback", Noted)
 
     def write(self, ended: Sequence[Ended]) -> None:
         """Append; StorageError when the disk refuses (then nothing is kept, and the same call may be made again)."""
@@ -38,8 +40,16 @@ class EndedLog:
             self._file_began = self._segments.rotate()
             self._segments.delete_before(self._segments.end - self.limit_bytes)
 
+    def write_notes(self, notes: Sequence[Noted]) -> None:
+        """Append feedback, which is small and all kept; StorageError as for `write`."""
+        new = [one for one in notes if one.number > self.last_note]
+        if new:
+            self._feedback.append([frames.frame(encode(one)) for one in new], sync=False)
+            self.last_note = new[-1].number
+
     def sync(self) -> None:
         self._segments.sync()
+        self._feedback.sync()
 
     def read(self, cursor: int, limit: int) -> Finished:
         """Up to `limit` records after `cursor`."""
@@ -52,10 +62,11 @@ class EndedLog:
 
     def close(self) -> None:
         self._segments.close()
+        self._feedback.close()
 
 
-def _last_number(directory: Path) -> int:
-    for _, file in reversed(frames.files(directory, "ended")):
+def _last_number(directory: Path, stream: str, kind: type[Ended] | type[Noted]) -> int:
+    for _, file in reversed(frames.files(directory, stream)):
         if newest := deque(frames.read(file), maxlen=1):
-            return msgspec.msgpack.decode(newest[0][1], type=Ended).number
+            return msgspec.msgpack.decode(newest[0][1], type=kind).number
     return 0

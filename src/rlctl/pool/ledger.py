@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from rlctl.pool import feedback
 from rlctl.pool.ordering import EVICTIONS, ORDERS, Key
 from rlctl.pool.scoring import ScoringQueue
 from rlctl.pool.state import LiveGroup, LiveTrajectory, Rules, State
 from rlctl.wire.arrays import count
-from rlctl.wire.messages import TRAIN, Ended, Step, Trajectory
+from rlctl.wire.messages import TRAIN, Ended, Feedback, Noted, Step, Trajectory
 
 TOMBSTONES = 200_000
 """Ended trajectories remembered."""
@@ -33,6 +34,8 @@ class Ledger:
         self.unscored = ScoringQueue(rules.score_timeout_s)
         self.outbox: list[Ended] = []
         """Trajectories that ended since the caller last emptied it."""
+        self.notes: list[Noted] = []
+        """Feedback taken since the caller last emptied it."""
         self.ready = 0
         """Training groups that can be fetched."""
         self.in_flight = 0
@@ -119,6 +122,7 @@ class Ledger:
         """`trajectory` is complete and has its reward."""
         group = self.state.groups[trajectory.group]
         self.unscored.discard(trajectory.uid)
+        feedback.settle(trajectory, self.rules.feedback_weight)
         if not group.members[trajectory.uid]:
             group.members[trajectory.uid] = True
             group.unsettled -= 1
@@ -139,6 +143,23 @@ class Ledger:
 
     def queued(self, group: LiveGroup) -> bool:
         return group.channel == TRAIN and bool(group.members) and not group.unsettled and not group.lease
+
+    def note(self, given: Feedback) -> bool:
+        """Keep feedback on a live or ended trajectory; whether it counts in a reward."""
+        state, trajectory = self.state, self.state.trajectories.get(given.trajectory_uid)
+        group = state.groups[trajectory.group] if trajectory else None
+        rescored = trajectory is not None and group is not None and group.channel == TRAIN and not group.lease
+        if trajectory and group and group.channel == TRAIN:
+            trajectory.feedback = [*trajectory.feedback, given]
+            if rescored:
+                feedback.settle(trajectory, self.rules.feedback_weight)
+        state.noted += 1
+        if given.uid:
+            state.feedback[given.uid] = None
+            if len(state.feedback) > TOMBSTONES:
+                del state.feedback[next(iter(state.feedback))]
+        self.notes.append(Noted(state.noted, given, rescored, state.clock))
+        return rescored
 
     # ------------------------------------------------------------ lending
 
@@ -166,6 +187,8 @@ class Ledger:
     def give_back(self, group: LiveGroup) -> None:
         """A leased group returns to its old place in the queue, or leaves if it has become too old meanwhile."""
         group.lease = ""
+        for uid in group.members:
+            feedback.settle(self.state.trajectories[uid], self.rules.feedback_weight)
         self._offer(group)
         self.drop_if_stale(group)
 

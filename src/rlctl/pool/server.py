@@ -35,6 +35,7 @@ from rlctl.wire.messages import (
     Busy,
     CompleteTrajectory,
     EndRun,
+    Feedback,
     FetchBatch,
     GetStatistics,
     Nack,
@@ -69,6 +70,7 @@ def rules(config: Config) -> Rules:
         order=pool.order,
         max_queue_size=pool.max_queue_size,
         evict=pool.evict,
+        feedback_weight=pool.feedback_weight,
     )
 
 
@@ -89,6 +91,7 @@ class Service:
             SetPolicyVersion: commit,
             EndRun: commit,
             Abandon: commit,
+            Feedback: commit,
             OpenGroup: self._open_group,
             FetchBatch: self._fetch,
             TakeUnscored: self._take_unscored,

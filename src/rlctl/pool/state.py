@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from rlctl.errors import WireError
-from rlctl.wire.messages import Facts, Step, Trajectory
+from rlctl.wire.messages import Facts, Feedback, Step, Trajectory
 
 
 class Refusal(WireError):
@@ -30,6 +30,7 @@ class Rules:
     """Ready groups kept; 0: any number."""
     evict: str = "oldest"
     """Which one goes beyond that: a key of `ordering.EVICTIONS`."""
+    feedback_weight: float = 1.0
 
 
 class LiveTrajectory(msgspec.Struct):
@@ -45,6 +46,8 @@ class LiveTrajectory(msgspec.Struct):
     reward: float | None = None
     reward_parts: dict[str, float] = {}
     step_rewards: list[float] = []
+    feedback: list[Feedback] = []
+    """Waits for the reward, or for the end of a lease."""
 
     @property
     def complete(self) -> bool:
@@ -113,6 +116,10 @@ class State(msgspec.Struct):
     groups_opened: int = 0
     ended: int = 0
     """Trajectories that reached an end, all channels."""
+    feedback: dict[str, None] = {}
+    """Idempotency keys of the feedback taken, the most recent ones."""
+    noted: int = 0
+    """Feedback taken, all of it."""
     over: bool = False
     """The trainer has finished: nothing new begins in the training channel until it announces a version again."""
     clock: float = 0.0

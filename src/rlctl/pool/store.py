@@ -33,10 +33,13 @@ from rlctl.wire.messages import (
     Done,
     Ended,
     EndRun,
+    Feedback,
+    FeedbackTaken,
     FetchBatch,
     Group,
     GroupOpened,
     Nack,
+    Noted,
     OpenGroup,
     Reply,
     Score,
@@ -58,6 +61,7 @@ Event = (
     | Nack
     | SetPolicyVersion
     | EndRun
+    | Feedback
 )
 """The requests that change state."""
 
@@ -80,6 +84,7 @@ class Store:
             SetPolicyVersion: self._set_version,
             EndRun: self._end_run,
             Abandon: self._abandon,
+            Feedback: self._feedback,
         }
 
     def apply(self, event: Event, now: float) -> Reply:
@@ -100,6 +105,11 @@ class Store:
                 self._deadline(self.state.groups[number])
             self.ledger.evict()
         return now
+
+    def take_notes(self) -> list[Noted]:
+        """Feedback taken since the last call, each once."""
+        notes, self.ledger.notes = self.ledger.notes, []
+        return notes
 
     def take_ended(self) -> list[Ended]:
         """Trajectories that ended since the last call, each once."""
@@ -234,6 +244,20 @@ class Store:
         trajectory.reward_parts, trajectory.step_rewards = score.parts, score.step_rewards
         self.ledger.settle(trajectory)
 
+    def _feedback(self, event: Feedback, now: float) -> Reply:
+        del now
+        uid = event.trajectory_uid
+        if event.uid and event.uid in self.state.feedback:
+            return FeedbackTaken(duplicate=True)
+        if not math.isfinite(event.value):
+            raise Refusal(f"feedback on {uid}: the value is {event.value}")
+        trajectory = self.state.trajectories.get(uid)
+        if trajectory is None and uid not in self.state.tombstones:
+            raise Refusal(f"no trajectory {uid!r} is known")
+        if trajectory and event.step_index >= 0 and event.step_index not in trajectory.steps:
+            raise Refusal(f"trajectory {uid} has no step {event.step_index}")
+        return FeedbackTaken(rescored=self.ledger.note(event))
+
     # ------------------------------------------------------------ out
 
     def _fetch(self, event: FetchBatch, now: float) -> Reply:
@@ -358,5 +382,6 @@ class Store:
             "resident_bytes": ledger.resident_bytes,
             "ended": state.ended,
             "groups_opened": state.groups_opened,
+            "feedback": state.noted,
             "over": float(state.over),
         }

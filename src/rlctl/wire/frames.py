@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.wire.messages import Ended
+from rlctl.wire.messages import Ended, Noted
 
 HEADER = struct.Struct("<II")
 
@@ -56,3 +56,11 @@ def read_ended(directory: Path, cursor: int = 0) -> Iterator[tuple[int, Ended]]:
         if following is None or following > cursor:
             for position, payload in read(file, max(0, cursor - offset)):
                 yield offset + position, decode(payload)
+
+
+def read_feedback(directory: Path) -> Iterator[Noted]:
+    """All feedback of a run in the order of its arrival."""
+    decode = msgspec.msgpack.Decoder(Noted).decode
+    for _, file in files(directory, "feedback"):
+        for _, payload in read(file):
+            yield decode(payload)

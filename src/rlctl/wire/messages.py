@@ -225,6 +225,31 @@ class SetPolicyVersion(Message, frozen=True):
     version: int
 
 
+class Feedback(Message, frozen=True):
+    """What somebody thinks of a trajectory, at any time; answered with FeedbackTaken."""
+
+    trajectory_uid: str
+    value: float
+    """Added to the reward with `pool.feedback_weight`, as the part `feedback`."""
+    step_index: int = -1
+    """The Step it is about; -1: the whole trajectory."""
+    text: str = ""
+    source: str = ""
+    uid: str = ""
+    """Idempotency key; the same one counts once."""
+
+
+class Noted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One record of `trajectories/feedback-*.log`."""
+
+    number: int
+    """1, 2, 3, ... in the order of arrival."""
+    feedback: Feedback
+    rescored: bool = False
+    t: float = 0.0
+    """Unix seconds."""
+
+
 class EndRun(Message, frozen=True):
     """The trainer has finished its last step: every live training trajectory ends as `expired`, none begins any more.
 
@@ -297,6 +322,12 @@ class GroupOpened(Message, frozen=True):
     policy_version: int = 0
 
 
+class FeedbackTaken(Message, frozen=True):
+    rescored: bool = False
+    """It counts in the reward; else the trajectory is already trained, or on its way, and the feedback is kept."""
+    duplicate: bool = False
+
+
 class Busy(Message, frozen=True):
     """No slot; ask again."""
 
@@ -348,8 +379,9 @@ PoolRequest = (
     | Nack
     | SetPolicyVersion
     | EndRun
+    | Feedback
     | GetStatistics
     | TakeFinished
 )
 Request = PoolRequest | Evaluate
-Reply = Done | GroupOpened | Busy | Unscored | Batch | Statistics | Finished | Evaluated | Refused
+Reply = Done | GroupOpened | Busy | FeedbackTaken | Unscored | Batch | Statistics | Finished | Evaluated | Refused
