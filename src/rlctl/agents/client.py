@@ -59,6 +59,8 @@ class Reply(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(Reply).decode
 _errors = msgspec.json.Decoder(_Errors).decode
+_FIELDS = {"model": "policy", "separate_reasoning": False}
+"""The environments read `<think>` themselves."""
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -81,7 +83,7 @@ class Client:
 
     async def chat(self, base_url: str, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Reply:
         """One chat completion; CallFailed when it cannot be had."""
-        body = await self._post(f"{base_url}/chat/completions", {"model": "policy", "messages": messages, **sampling})
+        body = await self._post(f"{base_url}/chat/completions", {**_FIELDS, "messages": messages, **sampling})
         try:
             return _reply(body)
         except msgspec.DecodeError as error:

@@ -1,9 +1,11 @@
 """The ASGI application: path -> route, faults -> responses, counts.
 
-POST /init_trajectory                                  POST /{traj}/{prompt}/v1/register_trajectory
-POST /generate  /submit_steps  /compute_reward         POST /{traj}/{prompt}/v1/complete_trajectory
-GET  /health  /ready  /metrics                         POST /{traj}/{prompt}/v1/chat/completions, completions
-                                                       GET  /{traj}/{prompt}/v1/models
+POST /init_trajectory                          POST /{traj}/{prompt}/v1/register_trajectory, complete_trajectory
+POST /generate  /submit_steps  /compute_reward POST /{traj}/{prompt}/v1/chat/completions, completions, responses
+GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
+                                               GET  /{traj}/{prompt}/v1/models
+
+Below the prompt `v1` may be missing or stand there twice: OpenAI's clients add nothing to a base_url, Anthropic's v1.
 """
 
 import asyncio
@@ -43,6 +45,9 @@ class App:
         self.based: dict[str, tuple[str, Route]] = {
             "chat/completions": ("POST", models.chat),
             "completions": ("POST", models.completions),
+            "responses": ("POST", models.responses),
+            "messages": ("POST", models.messages),
+            "messages/count_tokens": ("POST", models.count_tokens),
             "models": ("GET", models.models),
             "register_trajectory": ("POST", episodes.register),
             "complete_trajectory": ("POST", episodes.complete),
@@ -51,13 +56,13 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
-        name = "unknown"
+        name = "messages" if scope["path"].endswith(("/messages", "/count_tokens")) else "unknown"
         try:
             name, route, uid, prompt_uid = self._find(scope)
             body = await read_body(scope, receive, self.max_body_bytes)
             response = await route(Request(scope, body, receive, uid, prompt_uid))
         except Fault as fault:
-            response = failed(fault)
+            response = failed(fault, name.startswith("messages"))
         except Exception:
             log.exception("%s %s", scope["method"], scope["path"])
             response = failed(Fault(500, "the gateway failed; its log says why", "internal_error"))
@@ -69,9 +74,10 @@ class App:
         path, uid, prompt_uid = scope["path"], "", ""
         found = self.fixed.get(path)
         if found is None:
-            parts = path.split("/", 4)
-            if len(parts) == 5 and parts[3] == "v1" and UID.fullmatch(parts[1]) and UID.fullmatch(parts[2]):
-                _, uid, prompt_uid, _, path = parts
+            parts = path.split("/", 3)
+            if len(parts) == 4 and UID.fullmatch(parts[1]) and UID.fullmatch(parts[2]) and parts[2] != "v1":
+                _, uid, prompt_uid, path = parts
+                path = path.removeprefix("v1/").removeprefix("v1/")
                 found = self.based.get(path)
         if found is None:
             raise Fault(404, f"no such path: {scope['path']}", "not_found")

@@ -1,6 +1,6 @@
 """Raw ASGI in, small objects out: what the routes need of HTTP, and nothing else on the hot path."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Response:
     status: int = 200
     kind: tuple[bytes, bytes] = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    events: Iterable[bytes] | None = None
+    events: AsyncIterator[bytes] | None = None
 
 
 def answer(value: Any, status: int = 200) -> Response:
@@ -64,10 +64,10 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status)
 
 
-def failed(fault: Fault) -> Response:
-    """The error's response."""
+def failed(fault: Fault, anthropic: bool = False) -> Response:
+    """The error's response, in the shape of the dialect that was spoken."""
     headers = [(b"retry-after", str(fault.retry_after_s).encode())] if fault.retry_after_s else []
-    return Response(fault.body(), fault.status, headers=headers)
+    return Response(fault.anthropic_body() if anthropic else fault.body(), fault.status, headers=headers)
 
 
 async def read_body(scope: dict[str, Any], receive: Receive, limit: int) -> bytes:
@@ -108,6 +108,6 @@ async def write(send: Send, response: Response) -> None:
         return
     headers.append((b"cache-control", b"no-cache"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    for event in response.events:
+    async for event in response.events:
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

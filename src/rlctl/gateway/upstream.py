@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -10,10 +12,11 @@ import msgspec
 from rlctl.errors import WireError
 from rlctl.gateway import engine_api
 from rlctl.gateway.dialects import Sampled, Sampling
-from rlctl.gateway.faults import Fault
+from rlctl.gateway.faults import Fault, unsupported
 from rlctl.gateway.routing import Engine, Router
 
 log = logging.getLogger(__name__)
+Tell = Callable[[engine_api.Part], None]
 HEALTH_EVERY_S = 2.0
 CONNECT_S = 5.0
 PAUSE_S = 0.2
@@ -50,9 +53,21 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    async def complete(self, uid: str, prompt: bytes, asked: Sampling) -> Completion:
-        """Sample; every engine is tried, and after a pause one of them again. Fault when none can."""
-        body = engine_api.body(prompt, asked)
+    async def complete(self, uid: str, prompt: bytes, asked: Sampling, tell: Tell | None = None) -> Completion:
+        """Sample; every engine is tried, and after a pause one of them again. Fault when none can.
+
+        With `tell` the engine streams. Once something was told, another engine's answer would not continue it: the call
+        then fails with its engine.
+        """
+        body = engine_api.body(prompt, asked, stream=tell is not None)
+        told = 0
+
+        def count(part: engine_api.Part) -> None:
+            nonlocal told
+            told += 1
+            if tell:
+                tell(part)
+
         failed: list[Engine] = []
         last: Fault | None = None
         for attempt in range(len(self.router.engines) + 1):
@@ -64,27 +79,45 @@ class Upstream:
                 break
             self.retries += attempt > 0
             try:
-                return await self._once(engine, uid, body)
+                if tell is None:
+                    return await self._once(engine, uid, body)
+                return await self._stream(engine, uid, body, asked.n, count)
             except Fault as fault:
-                if fault.status < 429:
+                if fault.status == 400 and asked.response_format:
+                    raise unsupported("response_format", str(fault)) from None
+                if fault.status < 429 or told:
                     raise
                 last = fault
                 failed.append(engine)
         raise last or Fault(503, "no engine is serving; try again", "no_engine", retry_after_s=1)
 
     async def _once(self, engine: Engine, uid: str, body: bytes) -> Completion:
+        async with self._asked(engine, uid, body) as response:
+            data = await response.read()
+            header = response.headers.get("x-policy-versions")
+            return _completion(engine, engine_api.choices(data, engine.url), header)
+
+    async def _stream(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell) -> Completion:
+        async with self._asked(engine, uid, body) as response:
+            assembly = engine_api.Assembly(engine.url, count)
+            async for data in response.content.iter_any():
+                for part in assembly.feed(data):
+                    tell(part)
+            if not assembly.whole:
+                raise aiohttp.ClientPayloadError("the stream broke off")
+            return _completion(engine, assembly.sampled(), assembly.versions)
+
+    @asynccontextmanager
+    async def _asked(self, engine: Engine, uid: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The engine's good answer; whatever goes wrong with it is a Fault."""
         engine.running += 1
+        headers = {"content-type": "application/json", "x-session-id": uid}
         try:
-            async with self._http.post(
-                f"{engine.url}/v1/completions",
-                data=body,
-                headers={"content-type": "application/json", "x-session-id": uid},
-            ) as response:
-                data = await response.read()
+            async with self._http.post(f"{engine.url}/v1/completions", data=body, headers=headers) as response:
                 if response.status != 200:
+                    data = await response.read()
                     raise _relayed(engine, response.status, data, response.headers.get("retry-after"))
-                header = response.headers.get("x-policy-versions")
-            return _completion(engine, data, header)
+                yield response
         except aiohttp.ServerTimeoutError as error:
             self._down(engine, str(error))
             raise Fault(502, f"{engine.url} cannot be reached: {error}", "engine_died") from None
@@ -140,8 +173,7 @@ class Upstream:
         await self._http.close()
 
 
-def _completion(engine: Engine, data: bytes, header: str | None) -> Completion:
-    sampled = engine_api.choices(data, engine.url)
+def _completion(engine: Engine, sampled: list[Sampled], header: str | None) -> Completion:
     if any(one.finish_reason == "abort" for one in sampled):
         raise Fault(503, f"{engine.url} aborted the call", "engine_aborted", retry_after_s=1)
     versions = engine_api.versions(header, [len(one.ids) for one in sampled], engine.version)
