@@ -67,7 +67,8 @@ _JSON = {"Content-Type": "application/json"}
 class Client:
     """Calls to a gateway; use as an async context manager."""
 
-    def __init__(self, timeout_s: float, retries: int) -> None:
+    def __init__(self, timeout_s: float, retries: int, key: str = "") -> None:
+        self._headers = {**_JSON, "Authorization": f"Bearer {key}"} if key else _JSON
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._retries = retries
 
@@ -99,7 +100,7 @@ class Client:
             if attempt:
                 await asyncio.sleep(min(0.2 * 2**attempt, 5.0))
             try:
-                async with self._http.post(url, data=data, headers=_JSON) as response:
+                async with self._http.post(url, data=data, headers=self._headers) as response:
                     body = await response.read()
             except TimeoutError:
                 failure = CallFailed("timeout", url)

@@ -13,6 +13,7 @@ from rlctl.gateway.calls import Calls
 from rlctl.gateway.dialects import Common, decode, fitted, sampling
 from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.http import Request, Response, answer
+from rlctl.gateway.keys import Keys
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.messages import CompleteTrajectory, Facts, Step
 
@@ -92,8 +93,9 @@ _generate = msgspec.json.Decoder(Generate)
 class EpisodeRoutes:
     """The routes that are ours, not OpenAI's."""
 
-    def __init__(self, calls: Calls, reward_url: str) -> None:
+    def __init__(self, calls: Calls, keys: Keys, reward_url: str) -> None:
         self.calls = calls
+        self.keys = keys
         self.reward_url = reward_url.rstrip("/")
 
     async def init(self, request: Request) -> Response:
@@ -105,8 +107,11 @@ class EpisodeRoutes:
         self.calls.trajectories.open(uid, prompt_uid)
         self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
         host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
-        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}/v1"
-        return answer({"trajectory_uid": uid, "prompt_uid": prompt_uid, "base_url": url})
+        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}"
+        begun = {"trajectory_uid": uid, "prompt_uid": prompt_uid}
+        if key := self.keys.session(uid, prompt_uid):
+            return answer({**begun, "base_url": f"{url}/{key}/v1", "api_key": key})
+        return answer({**begun, "base_url": f"{url}/v1"})
 
     async def register(self, request: Request) -> Response:
         body: Register = request.json(Register)

@@ -1,5 +1,6 @@
 """Raw ASGI in, small objects out: what the routes need of HTTP, and nothing else on the hot path."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,8 +71,8 @@ def failed(fault: Fault, anthropic: bool = False) -> Response:
     return Response(fault.anthropic_body() if anthropic else fault.body(), fault.status, headers=headers)
 
 
-async def read_body(scope: dict[str, Any], receive: Receive, limit: int) -> bytes:
-    """The whole body; Fault 413 beyond `limit` bytes, Fault 400 when the client went away in the middle."""
+async def read_body(scope: dict[str, Any], receive: Receive, limit: int, within_s: float) -> bytes:
+    """The whole body; Fault 413 beyond `limit` bytes, 408 after `within_s`, 400 when the client left in the middle."""
     for key, value in scope["headers"]:
         if key == b"content-length" and int(value) > limit:
             raise _too_big(limit)
@@ -81,6 +82,15 @@ async def read_body(scope: dict[str, Any], receive: Receive, limit: int) -> byte
         if len(body) > limit:
             raise _too_big(limit)
         return body
+    try:
+        async with asyncio.timeout(within_s):
+            return await _rest_of_body(message, receive, limit)
+    except TimeoutError:
+        text = f"the body did not come within gateway.body_timeout_s = {within_s:g}"
+        raise Fault(408, text, "body_timeout") from None
+
+
+async def _rest_of_body(message: dict[str, Any], receive: Receive, limit: int) -> bytes:
     parts, size = [], 0
     while True:
         if message["type"] == "http.disconnect":

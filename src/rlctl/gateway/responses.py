@@ -21,6 +21,13 @@ from rlctl.gateway.speech import Speech
 from rlctl.gateway.template import Message
 
 
+class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`text` of a request."""
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
 class ResponsesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Body of POST responses."""
 
@@ -36,7 +43,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     top_p: float | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
+    text: TextOptions | None = None
     reasoning: dict[str, Any] | None = None
     include: list[str] | None = None
     truncation: str | None = None
@@ -75,7 +82,7 @@ def parse(body: bytes, limits: Limits, speech: Speech, earlier: list[Message]) -
     conversation = earlier + normalised(_items(request.input))
     opening: list[Message] = [{"role": "system", "content": request.instructions}] if request.instructions else []
     asked = sampling(Common(temperature=request.temperature, top_p=request.top_p), limits, request.max_output_tokens, 0)
-    if constrained := _format((request.text or {}).get("format")):
+    if constrained := _format(request.text.format if request.text else None):
         asked = msgspec.structs.replace(asked, response_format=constrained)
     return ResponsesCall(
         request.model or "default",
@@ -93,6 +100,8 @@ def parse(body: bytes, limits: Limits, speech: Speech, earlier: list[Message]) -
 
 
 def _refuse(request: ResponsesRequest) -> None:
+    if request.text and request.text.verbosity not in (None, "medium"):
+        raise unsupported("text", "how much the model says is its own choice")
     if request.background:
         raise unsupported("background", "answers come on the connection that asked for them")
     if request.truncation not in (None, "disabled"):

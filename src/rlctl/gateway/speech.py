@@ -45,7 +45,10 @@ def after(speech: Speech, prompt_text: str) -> Speech:
 def message(text: str, speech: Speech) -> dict[str, Any]:
     """The assistant message of a whole answer: content, and where there are some tool_calls, reasoning_content."""
     reasoning, content = _divided(speech.lead + text, speech)
-    content, calls = speech.tools.parse(content)
+    try:
+        content, calls = speech.tools.parse(content)
+    except RecursionError:
+        calls = []  # nested beyond what JSON tools take: no call, but content
     given: dict[str, Any] = {"role": "assistant", "content": (content or None) if calls else content}
     if calls:
         given["tool_calls"] = calls
