@@ -38,6 +38,7 @@ class FakeEngine:
         self.version: int | None = 3
         self.die = 0
         """Calls to cut the connection of."""
+        self.waiting = 0
         self.formats = False
         """Whether it can constrain its sampling."""
         self.cut = 0
@@ -49,6 +50,7 @@ class FakeEngine:
         app.router.add_post("/v1/completions", self.complete)
         app.router.add_get("/health", self.health)
         app.router.add_get("/policy", self.policy)
+        app.router.add_get("/metrics", self.metrics)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -61,6 +63,9 @@ class FakeEngine:
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response()
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n')
 
     async def policy(self, request: web.Request) -> web.Response:
         if self.version is None:

@@ -49,6 +49,8 @@ class Gateway(Section):
     """A trajectory without a call for this long is closed as failed."""
     max_waiting_steps: Positive = 20000
     """Steps kept in memory while the pool does not answer; beyond that new calls get a 503."""
+    max_engine_waiting: Positive = 1024
+    """New calls get a 429 while every engine has this many requests in its own queue."""
     max_body_bytes: Positive = 16777216
     """Longest request body; longer is a 413."""
     body_timeout_s: Seconds = 60.0

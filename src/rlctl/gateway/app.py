@@ -1,7 +1,8 @@
 """The ASGI application: path -> route, faults -> responses, counts.
 
 POST /init_trajectory                          POST /{traj}/{prompt}/v1/register_trajectory, complete_trajectory
-POST /generate  /submit_steps  /compute_reward POST /{traj}/{prompt}/v1/chat/completions, completions, responses
+POST /generate  /submit_steps  /compute_reward /engines
+                                               POST /{traj}/{prompt}/v1/chat/completions, completions, responses
 GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
                                                GET  /{traj}/{prompt}/v1/models
 
@@ -42,6 +43,7 @@ class App:
         self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
             "/init_trajectory": ("POST", episodes.init),
+            "/engines": ("POST", episodes.engines),
             "/generate": ("POST", episodes.generate),
             "/submit_steps": ("POST", episodes.submit_steps),
             "/compute_reward": ("POST", episodes.compute_reward),

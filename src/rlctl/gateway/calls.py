@@ -155,7 +155,9 @@ class Calls:
                 feed.add(replace(part, hush=True) if hush else part)
 
         try:
-            completion = await self.upstream.complete(live.session.uid, prompt.ids, asked, tell if feed else None)
+            completion = await self.upstream.complete(
+                live.session.uid, live.session.prompt_uid, prompt.ids, asked, tell if feed else None
+            )
             if len(completion.sampled) != asked.n:
                 raise Fault(
                     502, f"{completion.engine} gave {len(completion.sampled)} of {asked.n} choices", "engine_protocol"

@@ -19,6 +19,8 @@ from rlctl.wire.messages import CompleteTrajectory, Facts, Step
 
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a trajectory or prompt uid looks like: it stands in URLs and file names."""
+ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?")
+"""Of an engine."""
 
 
 class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +83,13 @@ class StepPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, Any] | None = None
     multi_modal_data: Any = None
     routed_experts: Any = None
+
+
+class Engines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /engines."""
+
+    add: list[str] = []
+    remove: list[str] = []
 
 
 class SubmitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,7 +162,7 @@ class EpisodeRoutes:
         asked = fitted(asked, len(body.prompt_ids), calls.limits)
         uid = body.trajectory_uid or uuid.uuid4().hex
         try:
-            completion = await calls.upstream.complete(uid, pack_ids(body.prompt_ids), asked)
+            completion = await calls.upstream.complete(uid, "", pack_ids(body.prompt_ids), asked)
         finally:
             if not body.trajectory_uid:
                 calls.upstream.router.forget(uid)
@@ -210,6 +219,19 @@ class EpisodeRoutes:
             reward=one.reward,
             fork_reason="white_box" if one.step_index else "",
         )
+
+    async def engines(self, request: Request) -> Response:
+        """Add and remove engines while the gateway runs."""
+        body: Engines = request.json(Engines)
+        router = self.calls.upstream.router
+        wrong = [url for url in body.add + body.remove if not ADDRESS.fullmatch(url)]
+        if wrong:
+            raise bad(f"{wrong[0]!r} is no address: http://HOST:PORT", "add")
+        for url in body.add:
+            router.add(url)
+        for url in body.remove:
+            router.remove(url)
+        return answer({"engines": [{"url": one.url, "up": one.serving} for one in router.engines]})
 
     async def compute_reward(self, request: Request) -> Response:
         if not self.reward_url:

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 Tell = Callable[[engine_api.Part], None]
 HEALTH_EVERY_S = 2.0
 CONNECT_S = 5.0
+_QUEUE = re.compile(r"^(?:rlctl_engine_waiting|vllm:num_requests_waiting)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
 PAUSE_S = 0.2
 """Before an engine is tried a second time."""
 
@@ -42,10 +45,11 @@ class Completion:
 class Upstream:
     """The engines. One per process; needs a running event loop."""
 
-    def __init__(self, urls: list[str], timeout_s: float) -> None:
+    def __init__(self, urls: list[str], timeout_s: float, most_waiting: int) -> None:
         self.router = Router(urls)
         self.retries = 0
         self._timeout_s = timeout_s
+        self._most_waiting = most_waiting
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S),
@@ -53,12 +57,17 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
-    async def complete(self, uid: str, prompt: bytes, asked: Sampling, tell: Tell | None = None) -> Completion:
+    async def complete(
+        self, uid: str, prompt_uid: str, prompt: bytes, asked: Sampling, tell: Tell | None = None
+    ) -> Completion:
         """Sample; every engine is tried, and after a pause one of them again. Fault when none can.
 
         With `tell` the engine streams. Once something was told, another engine's answer would not continue it: the call
         then fails with its engine.
         """
+        if self.router.full(time.monotonic(), self._most_waiting):
+            text = f"every engine has {self._most_waiting} requests or more in its queue"
+            raise Fault(429, text, "engines_full", retry_after_s=2)
         body = engine_api.body(prompt, asked, stream=tell is not None)
         told = 0
 
@@ -71,10 +80,10 @@ class Upstream:
         failed: list[Engine] = []
         last: Fault | None = None
         for attempt in range(len(self.router.engines) + 1):
-            engine = self.router.choose(uid, failed)
+            engine = self.router.choose(uid, prompt_uid, time.monotonic(), failed)
             if engine is None:
                 await asyncio.sleep(PAUSE_S)
-                engine = self.router.choose(uid)
+                engine = self.router.choose(uid, prompt_uid, time.monotonic())
             if engine is None:
                 break
             self.retries += attempt > 0
@@ -118,21 +127,28 @@ class Upstream:
                     data = await response.read()
                     raise _relayed(engine, response.status, data, response.headers.get("retry-after"))
                 yield response
+            engine.answered()
+        except Fault as fault:
+            if fault.status >= 500 and fault.code != "engine_busy":
+                engine.failed(time.monotonic())
+            raise
         except aiohttp.ServerTimeoutError as error:
             self._down(engine, str(error))
             raise Fault(502, f"{engine.url} cannot be reached: {error}", "engine_died") from None
         except TimeoutError:
+            engine.failed(time.monotonic())
             raise Fault(504, f"{engine.url} did not answer within {self._timeout_s:g} s", "engine_timeout") from None
         except (aiohttp.ClientError, OSError) as error:
             self._down(engine, str(error) or type(error).__name__)
             raise Fault(502, f"{engine.url} died during the call: {error}", "engine_died") from None
         except WireError as error:
+            engine.failed(time.monotonic())
             raise Fault(502, str(error), "engine_protocol") from None
         finally:
             engine.running -= 1
 
     def _down(self, engine: Engine, why: str) -> None:
-        engine.failures += 1
+        engine.failed(time.monotonic())
         if engine.up:
             log.warning("engine %s is down: %s", engine.url, why)
         engine.up = engine.serving = False
@@ -152,11 +168,15 @@ class Upstream:
             async with self._http.get(f"{engine.url}/policy", timeout=limit) as response:
                 if response.status == 200:
                     engine.version = _decode_policy(await response.read()).version
+            async with self._http.get(f"{engine.url}/metrics", timeout=limit) as response:
+                engine.waiting = _waiting(await response.text()) if response.status == 200 else 0
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             self._down(engine, str(error) or type(error).__name__)
             return
         except msgspec.DecodeError as error:
             log.warning("%s/policy gives no version: %s", engine.url, error)
+        if healthy and not engine.up:
+            engine.answered()  # it was away and is back: no need to wait for the breaker
         if healthy and not engine.serving:
             log.info("engine %s serves policy version %d", engine.url, engine.version)
         engine.up = engine.serving = healthy
@@ -178,6 +198,12 @@ def _completion(engine: Engine, sampled: list[Sampled], header: str | None) -> C
         raise Fault(503, f"{engine.url} aborted the call", "engine_aborted", retry_after_s=1)
     versions = engine_api.versions(header, [len(one.ids) for one in sampled], engine.version)
     return Completion(sampled, versions, engine.url)
+
+
+def _waiting(metrics: str) -> int:
+    """Length of an engine's own queue from its Prometheus text (ours, vLLM's); 0 where it does not say."""
+    found = _QUEUE.findall(metrics)
+    return int(sum(float(value) for value in found))
 
 
 class _EngineError(msgspec.Struct):
