@@ -60,16 +60,19 @@ async def running(
     reward_url: str = "",
     context: int = 4096,
     pool_url: str = "",
+    engine_urls: list[str] | None = None,
+    model: Path | None = None,
+    top_p: float = 1.0,
     **gateway: Any,
 ) -> AsyncIterator[Stack]:
     started = [await FakeEngine(seed).start() for seed in range(engines)]
     pool = await FakePool().start()
     config = Config(
         run=Run(dir=str(path)),
-        model=Model(path=str(build(path / "model", template)), max_context=context),
-        engine=Engine(urls=[one.url for one in started]),
+        model=Model(path=str(model or build(path / "model", template)), max_context=context),
+        engine=Engine(urls=engine_urls or [one.url for one in started]),
         pool=Pool(url=pool_url or pool.url),
-        rollout=Rollout(max_tokens=64),
+        rollout=Rollout(max_tokens=64, top_p=top_p),
         gateway=Gateway(**gateway),
     )
     listener = listen("127.0.0.1", 0)

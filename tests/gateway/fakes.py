@@ -1,6 +1,7 @@
 """Real servers with simple insides: an engine that samples pseudo-random ids, a pool that keeps what it is sent."""
 
 import asyncio
+import json
 import random
 import socket
 from collections import defaultdict
@@ -40,10 +41,17 @@ class FakeEngine:
         self.calls: list[dict[str, Any]] = []
         """{"prompt", "responses", "logprobs", "versions", "session"} of every answer."""
         self.delay_s = 0.0
+        self.pause_s = 0.0
+        """Between the chunks of a stream."""
         self.status = 200
         self.version: int | None = 3
         self.die = 0
         """Calls to cut the connection of."""
+        self.waiting = 0
+        self.formats = False
+        """Whether it can constrain its sampling."""
+        self.cut = 0
+        """Streams to break off after the first chunks."""
         self.url = ""
 
     async def start(self, port: int = 0) -> "FakeEngine":
@@ -51,6 +59,7 @@ class FakeEngine:
         app.router.add_post("/v1/completions", self.complete)
         app.router.add_get("/health", self.health)
         app.router.add_get("/policy", self.policy)
+        app.router.add_get("/metrics", self.metrics)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -63,6 +72,9 @@ class FakeEngine:
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response()
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n')
 
     async def policy(self, request: web.Request) -> web.Response:
         if self.version is None:
@@ -77,6 +89,9 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.abort()
             return web.Response()
+        if "response_format" in asked and not self.formats:
+            error = {"message": "Object contains unknown field `response_format`", "code": "invalid_request"}
+            return web.json_response({"error": error}, status=400)
         if self.status != 200:
             return web.json_response({"error": {"message": "the engine says no", "code": None}}, status=self.status)
         choices, versions = [], []
@@ -96,9 +111,46 @@ class FakeEngine:
              "logprobs": [c["logprobs"]["token_logprobs"] for c in choices]}
         )  # fmt: skip
         header = ";".join(",".join(f"{v}:{n}" for v, n in one) for one in versions)
+        if asked.get("stream"):
+            return await self._stream(request, choices, header)
         headers = {"X-Policy-Versions": header} if self.version is not None else {}
         usage = {"prompt_tokens": len(asked["prompt"])}
         return web.json_response({"object": "text_completion", "choices": choices, "usage": usage}, headers=headers)
+
+    async def _stream(self, request: web.Request, choices: list[dict[str, Any]], header: str) -> web.StreamResponse:
+        """One to three tokens a chunk, the choices by turns, as vLLM; half a character waits."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+
+        async def send(value: Any) -> None:
+            await response.write(
+                b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
+            )
+
+        at, told = [0] * len(choices), [0] * len(choices)
+        while any(at[i] < len(one["token_ids"]) for i, one in enumerate(choices)):
+            for i, one in enumerate(choices):
+                start, end = at[i], min(at[i] + self.random.randint(1, 3), len(one["token_ids"]))
+                if start == end:
+                    continue
+                last = end == len(one["token_ids"])
+                text = tokenizer().decode(one["token_ids"][:end], skip_special_tokens=True)
+                safe = len(text) if last else len(text.rstrip("\ufffd"))
+                part = {"index": i, "text": text[told[i] : safe], "token_ids": one["token_ids"][start:end],
+                        "logprobs": {"token_logprobs": one["logprobs"]["token_logprobs"][start:end]},
+                        "finish_reason": one["finish_reason"] if last else None}  # fmt: skip
+                at[i], told[i] = end, max(told[i], safe)
+                await send({"choices": [part]})
+                await asyncio.sleep(self.pause_s)
+            if self.cut:
+                self.cut -= 1
+                assert request.transport is not None
+                request.transport.abort()
+                return response
+        if self.version is not None:
+            await send({"choices": [], "policy_versions": header})
+        await send(b"[DONE]")
+        return response
 
     def _sample(self, max_tokens: int) -> tuple[list[int], str]:
         if self.script:
@@ -119,6 +171,7 @@ class FakePool:
         """Trajectories that an OpenGroup has named."""
         self.duplicates = 0
         self.messages = 0
+        self.delay_s = 0.0
         self.refuse = ""
         self.feedback: Any = None
         """Coroutine function that answers Feedback."""
@@ -139,6 +192,7 @@ class FakePool:
         self.messages += 1
         match request:
             case SubmitSteps(steps):
+                await asyncio.sleep(self.delay_s)
                 if self.refuse and any(self.refuse == step.trajectory_uid for step in steps):
                     return Refused("not this one")
                 fresh = [s for s in steps if s.step_index not in self.steps[s.trajectory_uid]]

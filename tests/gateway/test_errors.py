@@ -7,11 +7,18 @@ from conftest import Stack, running
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/t1/p1/v1/chat/completions"
+TOOL = {"type": "function", "function": {"name": "move"}}
 REFUSED = [
     ({"presence_penalty": 1}, "presence_penalty"),
     ({"logit_bias": {"5": 3}}, "logit_bias"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "often", "tools": [TOOL]}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "fly"}}, "tools": [TOOL]}, "tool_choice"),
+    ({"tool_choice": {"function": 5}, "tools": [TOOL]}, "tool_choice"),
+    ({"tools": [{}]}, "tools"),
+    ({"tools": [{"type": "function", "function": []}]}, "tools"),
+    ({"response_format": {"type": "yaml"}}, "response_format"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
     ({"max_tokens": 65}, "max_tokens"),
@@ -61,7 +68,7 @@ async def test_paths_methods_and_sizes_have_their_statuses(tmp_path: Path) -> No
             "/",
             "/nothing",
             "/t1/p1/v1/nothing",
-            "/t1/p1/chat/completions",
+            "/t1/p1/v1/v1/v1/models",
             "/a%2Fb/p/v1/models",
             "/../p/v1/models",
         ):

@@ -59,13 +59,20 @@ class Reply(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(Reply).decode
 _errors = msgspec.json.Decoder(_Errors).decode
+_FIELDS = {"model": "policy", "separate_reasoning": False}
+"""The environments read `<think>` themselves."""
 _JSON = {"Content-Type": "application/json"}
 
 
 class Client:
     """Calls to a gateway; use as an async context manager."""
 
+<<<<<<< HEAD
     def __init__(self, timeout_s: float, retries: int, model: str = "policy", api_key: str = "") -> None:
+=======
+    def __init__(self, timeout_s: float, retries: int, key: str = "") -> None:
+        self._headers = {**_JSON, "Authorization": f"Bearer {key}"} if key else _JSON
+>>>>>>> gateway3
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._retries = retries
         self._model = model
@@ -83,9 +90,13 @@ class Client:
 
     async def chat(self, base_url: str, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Reply:
         """One chat completion; CallFailed when it cannot be had."""
+<<<<<<< HEAD
         body = await self._post(
             f"{base_url}/chat/completions", {"model": self._model, "messages": messages, **sampling}
         )
+=======
+        body = await self._post(f"{base_url}/chat/completions", {**_FIELDS, "messages": messages, **sampling})
+>>>>>>> gateway3
         try:
             return _reply(body)
         except msgspec.DecodeError as error:

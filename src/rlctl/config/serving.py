@@ -1,11 +1,13 @@
 """Sections of the serving side: [engine] [gateway] [pool] [rollout] [[env]] [[eval]] [reward.NAME]."""
 
+import os
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rlctl.config.base import Fraction, NonNegative, Port, Positive, Seconds, Section
 from rlctl.config.worlds import WORLDS
+from rlctl.errors import ConfigError
 
 
 class Engine(Section):
@@ -47,8 +49,28 @@ class Gateway(Section):
     """A trajectory without a call for this long is closed as failed."""
     max_waiting_steps: Positive = 20000
     """Steps kept in memory while the pool does not answer; beyond that new calls get a 503."""
+    max_engine_waiting: Positive = 1024
+    """New calls get a 429 while every engine has this many requests in its own queue."""
     max_body_bytes: Positive = 16777216
     """Longest request body; longer is a 413."""
+    body_timeout_s: Seconds = 60.0
+    """A request whose body is not there after this is a 408."""
+    admin_key_env: str = ""
+    """Name of the environment variable that holds the admin key. With it every request needs a key: this one, or that
+    of its trajectory, which init_trajectory gives. Required where `host` can be reached from other machines."""
+
+    @model_validator(mode="after")
+    def _guarded(self) -> "Gateway":
+        loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
+        if not loopback and not self.admin_key_env:
+            raise ValueError(f"host = {self.host!r} can be reached from other machines: set admin_key_env as well")
+        return self
+
+    def admin_key(self) -> str:
+        """The admin key, '' where none is wanted; ConfigError when the variable named is not set."""
+        if self.admin_key_env and not os.environ.get(self.admin_key_env):
+            raise ConfigError(f"gateway.admin_key_env: the environment has no variable {self.admin_key_env}")
+        return os.environ[self.admin_key_env] if self.admin_key_env else ""
 
 
 class Pool(Section):

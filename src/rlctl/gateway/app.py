@@ -1,9 +1,20 @@
 """The ASGI application: path -> route, faults -> responses, counts.
 
+<<<<<<< HEAD
 POST /init_trajectory                                  POST /{traj}/{prompt}/v1/register_trajectory
 POST /generate  /submit_steps  /compute_reward         POST /{traj}/{prompt}/v1/complete_trajectory
 POST /feedback;  GET /health  /ready  /metrics         POST /{traj}/{prompt}/v1/chat/completions, completions
                                                        GET  /{traj}/{prompt}/v1/models
+=======
+POST /init_trajectory                          POST /{traj}/{prompt}/v1/register_trajectory, complete_trajectory
+POST /generate  /submit_steps  /compute_reward /engines
+                                               POST /{traj}/{prompt}/v1/chat/completions, completions, responses
+GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
+                                               GET  /{traj}/{prompt}/v1/models
+
+A session key may stand below the prompt: /{traj}/{prompt}/sk-.../v1/...
+Below the prompt `v1` may be missing or stand there twice: OpenAI's clients add nothing to a base_url, Anthropic's v1.
+>>>>>>> gateway3
 """
 
 import asyncio
@@ -12,13 +23,19 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rlctl.config.serving import Gateway
 from rlctl.errors import RlctlError
 from rlctl.gateway import report
 from rlctl.gateway.calls import Calls
 from rlctl.gateway.episode_routes import UID, EpisodeRoutes
+<<<<<<< HEAD
 from rlctl.gateway.faults import Fault
 from rlctl.gateway.feedback import FeedbackRoute
+=======
+from rlctl.gateway.faults import Fault, bad
+>>>>>>> gateway3
 from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, failed, read_body, write
+from rlctl.gateway.keys import PREFIX, Keys
 from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.telemetry.metrics import Metrics
 
@@ -29,11 +46,16 @@ Route = Callable[[Request], Awaitable[Response]]
 class App:
     """Raw ASGI: about 20 µs a request before the route begins."""
 
-    def __init__(self, calls: Calls, models: ModelRoutes, episodes: EpisodeRoutes, max_body_bytes: int) -> None:
+    def __init__(
+        self, calls: Calls, models: ModelRoutes, episodes: EpisodeRoutes, keys: Keys, settings: Gateway
+    ) -> None:
         self.calls = calls
-        self.max_body_bytes = max_body_bytes
+        self.keys = keys
+        self.max_body_bytes = settings.max_body_bytes
+        self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
             "/init_trajectory": ("POST", episodes.init),
+            "/engines": ("POST", episodes.engines),
             "/generate": ("POST", episodes.generate),
             "/submit_steps": ("POST", episodes.submit_steps),
             "/compute_reward": ("POST", episodes.compute_reward),
@@ -45,6 +67,9 @@ class App:
         self.based: dict[str, tuple[str, Route]] = {
             "chat/completions": ("POST", models.chat),
             "completions": ("POST", models.completions),
+            "responses": ("POST", models.responses),
+            "messages": ("POST", models.messages),
+            "messages/count_tokens": ("POST", models.count_tokens),
             "models": ("GET", models.models),
             "register_trajectory": ("POST", episodes.register),
             "complete_trajectory": ("POST", episodes.complete),
@@ -53,30 +78,37 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
-        name = "unknown"
+        name = "messages" if scope["path"].endswith(("/messages", "/count_tokens")) else "unknown"
         try:
             name, route, uid, prompt_uid = self._find(scope)
-            body = await read_body(scope, receive, self.max_body_bytes)
+            body = await read_body(scope, receive, self.max_body_bytes, self.body_timeout_s)
             response = await route(Request(scope, body, receive, uid, prompt_uid))
         except Fault as fault:
-            response = failed(fault)
+            response = failed(fault, name.startswith("messages"))
+        except RecursionError:
+            response = failed(bad("the body is nested too deeply", code="invalid_json"), name.startswith("messages"))
         except Exception:
-            log.exception("%s %s", scope["method"], scope["path"])
+            log.exception("%s %s", scope["method"], name)
             response = failed(Fault(500, "the gateway failed; its log says why", "internal_error"))
         self.calls.counts.requests[name, response.status] += 1
         await write(send, response)
 
     def _find(self, scope: dict[str, Any]) -> tuple[str, Route, str, str]:
         """Name of the route, the route, trajectory and prompt of the path; Fault 404 or 405."""
-        path, uid, prompt_uid = scope["path"], "", ""
+        path, uid, prompt_uid, key = scope["path"], "", "", ""
         found = self.fixed.get(path)
         if found is None:
-            parts = path.split("/", 4)
-            if len(parts) == 5 and parts[3] == "v1" and UID.fullmatch(parts[1]) and UID.fullmatch(parts[2]):
-                _, uid, prompt_uid, _, path = parts
+            parts = path.split("/", 3)
+            if len(parts) == 4 and UID.fullmatch(parts[1]) and UID.fullmatch(parts[2]) and parts[2] != "v1":
+                _, uid, prompt_uid, path = parts
+                if path.startswith(PREFIX):
+                    key, _, path = path.partition("/")
+                path = path.removeprefix("v1/").removeprefix("v1/")
                 found = self.based.get(path)
         if found is None:
-            raise Fault(404, f"no such path: {scope['path']}", "not_found")
+            raise Fault(404, f"no such path: {scope['path'][:200]}", "not_found")
+        if path != "/health":
+            self.keys.check(scope["headers"], key, uid, prompt_uid)
         method, route = found
         if scope["method"] != method:
             raise Fault(405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed")

@@ -9,11 +9,15 @@ import asyncio
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from msgspec.structs import replace as replace_struct
 
 from rlctl.gateway.codec import Codec
 from rlctl.gateway.dialects import Limits, Sampled, Sampling, fitted
+from rlctl.gateway.engine_api import Begun, Part
 from rlctl.gateway.faults import Fault
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.sessions import Prompt, Session
@@ -24,8 +28,15 @@ from rlctl.wire.messages import Step
 
 PHASES = ("template", "tokenize", "engine", "pool")
 Place = Callable[[Session], Prompt]
-Answered = Callable[[str], Message | None]
-"""Text of a response -> the message the client gets (None: the dialect has no messages)."""
+Answered = Callable[[str, str], Message | None]
+"""(text of the prompt, text of a response) -> the message the client gets (None: the dialect has no messages)."""
+
+
+class Feed(Protocol):
+    """Where a streamed answer goes (streaming.Feed)."""
+
+    def begin(self, begun: Begun) -> None: ...
+    def add(self, part: Part) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +97,21 @@ class Calls:
         self.limits = limits
         self.counts = counts
         self.timeout_s = timeout_s
+        self._background: set[asyncio.Task[None]] = set()
 
-    async def run(self, live: Live, place: Place, asked: Sampling, answered: Answered) -> Outcome:
-        """Sample and hand the Steps over (`kept` waits for the pool). Fault: there is no answer, and no Step."""
+    def background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run on when the client goes away."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def run(
+        self, live: Live, place: Place, asked: Sampling, answered: Answered, feed: Feed | None = None
+    ) -> Outcome:
+        """Sample and hand the Steps over (`kept` waits for the pool). Fault: there is no answer, and no Step.
+
+        With a `feed` the engine streams into it.
+        """
         self.recorder.admit()
         seconds = self.counts.seconds
         started, rendering = time.perf_counter(), seconds["template"]
@@ -97,12 +120,14 @@ class Calls:
         asked = fitted(asked, len(prompt.ids) // 4, self.limits)
         placed = time.perf_counter()
         seconds["tokenize"] += placed - started - (seconds["template"] - rendering)
-        first = session.reserve(prompt, asked.n)
+        begun = Begun(session.reserve(prompt, asked.n), int(time.time()), prompt.ids)
+        if feed:
+            feed.begin(begun)
         live.running += 1
         try:
-            completion = await self._sample(live, prompt, asked, first)
+            completion = await self._sample(live, prompt, asked, begun.number, feed)
             seconds["engine"] += time.perf_counter() - placed
-            return self._commit(live, prompt, asked, first, completion, answered)
+            return self._commit(live, prompt, asked, begun, completion, answered)
         finally:
             live.running -= 1
             live.seen = time.monotonic()
@@ -118,9 +143,21 @@ class Calls:
             raise Fault(503, "the pool does not answer; the step is kept, ask again", "pool_away", retry_after_s=2)
         outcome.acknowledged.result()
 
-    async def _sample(self, live: Live, prompt: Prompt, asked: Sampling, first: int) -> Completion:
+    async def _sample(self, live: Live, prompt: Prompt, asked: Sampling, first: int, feed: Feed | None) -> Completion:
+        marked: set[int] = set()
+
+        def tell(part: Part) -> None:
+            special = [i in self.codec.special for i in part.ids]
+            hush = part.index in marked or any(special[:-1])
+            if any(special):
+                marked.add(part.index)
+            if feed:
+                feed.add(replace(part, hush=True) if hush else part)
+
         try:
-            completion = await self.upstream.complete(live.session.uid, prompt.ids, asked)
+            completion = await self.upstream.complete(
+                live.session.uid, live.session.prompt_uid, prompt.ids, asked, tell if feed else None
+            )
             if len(completion.sampled) != asked.n:
                 raise Fault(
                     502, f"{completion.engine} gave {len(completion.sampled)} of {asked.n} choices", "engine_protocol"
@@ -139,20 +176,22 @@ class Calls:
         return completion
 
     def _commit(
-        self, live: Live, prompt: Prompt, asked: Sampling, first: int, completion: Completion, answered: Answered
+        self, live: Live, prompt: Prompt, asked: Sampling, begun: Begun, completion: Completion, answered: Answered
     ) -> Outcome:
-        texts = [self._text(one) for one in completion.sampled]
-        messages = [answered(text) for text in texts]
+        texts = [self._text(one, asked.stop) for one in completion.sampled]
+        messages = [answered(prompt.text, text) for text in texts]
         packed = [array("i", one.ids).tobytes() for one in completion.sampled]
         shielded = [self.codec.shield(text) for text in texts]
-        live.session.commit(prompt, first, list(zip(packed, shielded, messages, strict=True)))
+        live.session.commit(prompt, begun.number, list(zip(packed, shielded, messages, strict=True)))
         clean = [
-            one if one.text == text else Sampled(text, one.ids, one.logprobs, one.finish_reason, one.top)
+            replace_struct(one, text=text, stopped_by=self._stopped_by(one, asked.stop))
+            if one.text != text or asked.stop
+            else one
             for one, text in zip(completion.sampled, texts, strict=True)
         ]
-        acknowledged = self._submit(live, prompt, asked, first, completion)
+        acknowledged = self._submit(live, prompt, asked, begun.number, completion)
         given = [message for message in messages if message is not None]
-        return Outcome(first, int(time.time()), prompt.ids, clean, given, acknowledged)
+        return Outcome(begun.number, begun.created, prompt.ids, clean, given, acknowledged)
 
     def _submit(
         self, live: Live, prompt: Prompt, asked: Sampling, first: int, completion: Completion
@@ -199,10 +238,21 @@ class Calls:
         self.counts.steps += len(steps)
         return self.recorder.submit(steps)
 
-    def _text(self, one: Sampled) -> str:
-        """The response's text without the end token, from the engine or decoded here."""
+    def _text(self, one: Sampled, stops: list[str]) -> str:
+        """The response's text without the end token: from the engine, or decoded here where control tokens are in it,
+        whose letters engines leave out.
+        """
         end = self.codec.special.get(one.ids[-1], "") if one.ids else ""
-        if not one.text and one.ids:
-            text = self.codec.decode(one.ids[:-1] if end else one.ids)
-            return text
+        ids = one.ids[:-1] if end else one.ids
+        if ids and (not one.text or any(i in self.codec.special for i in ids)):
+            text = self.codec.decode(ids)
+            cuts = [at for stop in stops if (at := text.find(stop)) >= 0]
+            return text[: min(cuts)] if cuts else text
         return one.text.removesuffix(end) if end else one.text
+
+    def _stopped_by(self, one: Sampled, stops: list[str]) -> str:
+        if not stops or one.finish_reason != "stop" or not one.ids or one.ids[-1] in self.codec.special:
+            return ""
+        text = self.codec.decode(one.ids)
+        found = [(at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+        return min(found)[1] if found else ""

@@ -1,4 +1,4 @@
-"""OpenAI completions (raw prompts): request -> CompletionCall, sampled choices -> reply or chunks. Pure."""
+"""OpenAI completions (raw prompts): request -> CompletionCall, outcome -> reply or events. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from rlctl.gateway.calls import Outcome
 from rlctl.gateway.dialects import (
     END_OF_EVENTS,
     Common,
@@ -17,7 +18,9 @@ from rlctl.gateway.dialects import (
     sampling,
     usage,
 )
-from rlctl.gateway.faults import bad, unsupported
+from rlctl.gateway.engine_api import Begun, Part
+from rlctl.gateway.faults import Fault, bad, unsupported
+from rlctl.gateway.speech import Piece
 
 
 class CompletionRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,29 +78,56 @@ def parse(body: bytes, limits: Limits, vocabulary: int) -> CompletionCall:
     )
 
 
-def reply(
-    call: CompletionCall, uid: str, created: int, prompt_ids: list[int], sampled: list[Sampled], tokens: Any
-) -> bytes:
+def reply(call: CompletionCall, uid: str, outcome: Outcome, tokens: Any) -> bytes:
     """The JSON body of a whole answer."""
-    head = {"id": uid, "object": "text_completion", "created": created, "model": call.model}
-    choices = [_choice(call, i, one, prompt_ids, tokens) for i, one in enumerate(sampled)]
-    return msgspec.json.encode({**head, "choices": choices, "usage": usage(len(prompt_ids), sampled)})
+    prompt = memoryview(outcome.prompt).cast("i").tolist()
+    head = {"id": uid, "object": "text_completion", "created": outcome.created, "model": call.model}
+    choices = [_choice(call, i, one, prompt, tokens) for i, one in enumerate(outcome.sampled)]
+    return msgspec.json.encode({**head, "choices": choices, "usage": usage(len(prompt), outcome.sampled)})
 
 
-def chunks(
-    call: CompletionCall, uid: str, created: int, prompt_ids: list[int], sampled: list[Sampled], tokens: Any
-) -> Iterator[bytes]:
+class Events:
     """The same answer as server-sent events."""
-    head = {"id": uid, "object": "text_completion", "created": created, "model": call.model}
-    for i, one in enumerate(sampled):
-        yield event({**head, "choices": [_choice(call, i, one, prompt_ids, tokens)]})
-    if call.include_usage:
-        yield event({**head, "choices": [], "usage": usage(len(prompt_ids), sampled)})
-    yield END_OF_EVENTS
+
+    def __init__(self, call: CompletionCall, uid: str, tokens: Any) -> None:
+        self._call, self._uid, self._tokens = call, uid, tokens
+
+    def begin(self, begun: Begun) -> Iterator[bytes]:
+        self._prompt = memoryview(begun.prompt).cast("i").tolist()
+        self._head = {
+            "id": f"cmpl-{self._uid}-{begun.number}",
+            "object": "text_completion",
+            "created": begun.created,
+            "model": self._call.model,
+        }
+        return iter(())
+
+    def piece(self, part: Part, pieces: list[Piece]) -> Iterator[bytes]:
+        text = "".join(text for _, text in pieces)
+        wanted = part.ids and (self._call.return_token_ids or self._call.logprobs is not None)
+        if text or wanted:
+            sampled = Sampled(text, part.ids, part.logprobs, "", part.top)
+            yield self._chunk(_choice(self._call, part.index, sampled, self._prompt, self._tokens))
+
+    def end(self, outcome: Outcome, rests: list[list[Piece]]) -> Iterator[bytes]:
+        for i, one in enumerate(outcome.sampled):
+            text = "".join(text for _, text in rests[i])
+            last = Sampled(text, [], [], one.finish_reason)
+            yield self._chunk(_choice(self._call, i, last, self._prompt, self._tokens))
+        if self._call.include_usage:
+            yield event({**self._head, "choices": [], "usage": usage(len(self._prompt), outcome.sampled)})
+        yield END_OF_EVENTS
+
+    def fault(self, fault: Fault) -> Iterator[bytes]:
+        yield b"data: " + fault.body() + b"\n\n"
+
+    def _chunk(self, choice: dict[str, Any]) -> bytes:
+        return event({**self._head, "choices": [choice]})
 
 
 def _choice(call: CompletionCall, index: int, one: Sampled, prompt_ids: list[int], tokens: Any) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": index, "text": one.text, "finish_reason": one.finish_reason, "logprobs": None}
+    choice: dict[str, Any] = {"index": index, "text": one.text, "logprobs": None}
+    choice["finish_reason"] = one.finish_reason or None
     if call.logprobs is not None:
         choice["logprobs"] = _logprobs(one, tokens)
     if call.return_token_ids:

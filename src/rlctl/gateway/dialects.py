@@ -69,6 +69,8 @@ class Sampling(msgspec.Struct, frozen=True):
     seed: int | None
     top_logprobs: int
     """Alternatives per token besides the sampled one."""
+    response_format: dict[str, Any] | None = None
+    """OpenAI's json_schema or json_object, for engines that constrain the sampling."""
 
 
 class Sampled(msgspec.Struct, frozen=True):
@@ -82,6 +84,8 @@ class Sampled(msgspec.Struct, frozen=True):
     """stop | length | abort"""
     top: list[dict[str, float] | None] | None = None
     """Alternatives per token: text -> logprob."""
+    stopped_by: str = ""
+    """Which of the request's `stop` texts ended it."""
 
 
 T = TypeVar("T")

@@ -1,5 +1,7 @@
 """The engines' POST /v1/completions (vLLM's face): what is sent, what comes back, the policy version of each token."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -29,7 +31,107 @@ Versions = list[tuple[int, int]]
 """Run-length `[(policy version, tokens), ...]` of one response."""
 
 
-def body(prompt: bytes, asked: Sampling) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is known of a call when the engine is asked."""
+
+    number: int
+    """step_index of the first choice."""
+    created: int
+    """Unix seconds."""
+    prompt: bytes
+    """int32 ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """New tokens of one choice of a streamed answer."""
+
+    index: int
+    text: str
+    ids: list[int]
+    logprobs: list[float]
+    top: list[dict[str, float] | None] | None = None
+    hush: bool = False
+    """A control token is among them whose letters the engine left out of the text."""
+
+
+class _StreamChoice(msgspec.Struct):
+    index: int = 0
+    token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
+    text: str = ""
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_StreamChoice] = []
+    policy_versions: str | None = None
+    error: Any = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+class Assembly:
+    """A streamed completion put together again."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self.url = url
+        self.versions: str | None = None
+        """As X-Policy-Versions; only the last chunk knows."""
+        self.whole = False
+        """`[DONE]` has come."""
+        self._buffer = b""
+        self._sampled = [Sampled("", [], [], "", []) for _ in range(count)]
+
+    def feed(self, data: bytes) -> Iterator[Part]:
+        """Bytes as they arrive -> parts; WireError when they are something else."""
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            text = line.strip()
+            if text == b"data: [DONE]":
+                self.whole = True
+            elif text.startswith(b"data: "):
+                yield from self._parts(text[6:])
+
+    def sampled(self) -> list[Sampled]:
+        """The choices; WireError when the stream broke off."""
+        if not self.whole or not all(one.finish_reason for one in self._sampled):
+            raise WireError(f"{self.url} ended its stream before the answer was whole")
+        return [msgspec.structs.replace(one, top=one.top or None) for one in self._sampled]
+
+    def _parts(self, data: bytes) -> Iterator[Part]:
+        try:
+            chunk = _decode_chunk(data)
+        except msgspec.DecodeError as error:
+            raise WireError(f"{self.url} streamed something else than completion chunks: {error}") from None
+        if chunk.error:
+            raise WireError(f"{self.url} failed during the stream: {chunk.error}")
+        self.versions = chunk.policy_versions or self.versions
+        for choice in chunk.choices:
+            yield self._part(choice)
+
+    def _part(self, choice: _StreamChoice) -> Part:
+        ids = choice.token_ids or []
+        logprobs = choice.logprobs or _Logprobs([])
+        if len(logprobs.token_logprobs) != len(ids) or None in logprobs.token_logprobs:
+            raise WireError(f"{self.url} streamed {len(ids)} token ids with {len(logprobs.token_logprobs)} logprobs")
+        if not 0 <= choice.index < len(self._sampled):
+            raise WireError(f"{self.url} streamed a choice {choice.index} that nobody asked for")
+        known = self._sampled[choice.index]
+        values: list[float] = logprobs.token_logprobs  # type: ignore[assignment]  # checked above
+        known.ids.extend(ids)
+        known.logprobs.extend(values)
+        if known.top is not None and logprobs.top_logprobs:
+            known.top.extend(logprobs.top_logprobs)
+        self._sampled[choice.index] = msgspec.structs.replace(
+            known, text=known.text + choice.text, finish_reason=choice.finish_reason or known.finish_reason
+        )
+        return Part(choice.index, choice.text, ids, values, logprobs.top_logprobs)
+
+
+def body(prompt: bytes, asked: Sampling, stream: bool = False) -> bytes:
     """JSON for the engine; `prompt` is int32 ids. Only parameters that differ from the engine's defaults are named."""
     request: dict[str, Any] = {
         "prompt": memoryview(prompt).cast("i").tolist(),
@@ -42,6 +144,10 @@ def body(prompt: bytes, asked: Sampling) -> bytes:
     for name in ("top_k", "min_p", "stop", "stop_token_ids"):
         if value := getattr(asked, name):
             request[name] = value
+    if asked.response_format:
+        request["response_format"] = asked.response_format
+    if stream:
+        request["stream"] = True
     if asked.n > 1:
         request["n"] = asked.n
     if asked.seed is not None:

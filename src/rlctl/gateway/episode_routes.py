@@ -13,11 +13,14 @@ from rlctl.gateway.calls import Calls
 from rlctl.gateway.dialects import Common, decode, fitted, sampling
 from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.http import Request, Response, answer
+from rlctl.gateway.keys import Keys
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.messages import CompleteTrajectory, Facts, Step
 
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a trajectory or prompt uid looks like: it stands in URLs and file names."""
+ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?")
+"""Of an engine."""
 
 
 class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +85,13 @@ class StepPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     routed_experts: Any = None
 
 
+class Engines(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST /engines."""
+
+    add: list[str] = []
+    remove: list[str] = []
+
+
 class SubmitBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: list[StepPayload]
 
@@ -92,8 +102,9 @@ _generate = msgspec.json.Decoder(Generate)
 class EpisodeRoutes:
     """The routes that are ours, not OpenAI's."""
 
-    def __init__(self, calls: Calls, reward_url: str) -> None:
+    def __init__(self, calls: Calls, keys: Keys, reward_url: str) -> None:
         self.calls = calls
+        self.keys = keys
         self.reward_url = reward_url.rstrip("/")
 
     async def init(self, request: Request) -> Response:
@@ -105,8 +116,11 @@ class EpisodeRoutes:
         self.calls.trajectories.open(uid, prompt_uid)
         self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
         host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
-        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}/v1"
-        return answer({"trajectory_uid": uid, "prompt_uid": prompt_uid, "base_url": url})
+        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}"
+        begun = {"trajectory_uid": uid, "prompt_uid": prompt_uid}
+        if key := self.keys.session(uid, prompt_uid):
+            return answer({**begun, "base_url": f"{url}/{key}/v1", "api_key": key})
+        return answer({**begun, "base_url": f"{url}/v1"})
 
     async def register(self, request: Request) -> Response:
         body: Register = request.json(Register)
@@ -148,7 +162,7 @@ class EpisodeRoutes:
         asked = fitted(asked, len(body.prompt_ids), calls.limits)
         uid = body.trajectory_uid or uuid.uuid4().hex
         try:
-            completion = await calls.upstream.complete(uid, pack_ids(body.prompt_ids), asked)
+            completion = await calls.upstream.complete(uid, "", pack_ids(body.prompt_ids), asked)
         finally:
             if not body.trajectory_uid:
                 calls.upstream.router.forget(uid)
@@ -205,6 +219,19 @@ class EpisodeRoutes:
             reward=one.reward,
             fork_reason="white_box" if one.step_index else "",
         )
+
+    async def engines(self, request: Request) -> Response:
+        """Add and remove engines while the gateway runs."""
+        body: Engines = request.json(Engines)
+        router = self.calls.upstream.router
+        wrong = [url for url in body.add + body.remove if not ADDRESS.fullmatch(url)]
+        if wrong:
+            raise bad(f"{wrong[0]!r} is no address: http://HOST:PORT", "add")
+        for url in body.add:
+            router.add(url)
+        for url in body.remove:
+            router.remove(url)
+        return answer({"engines": [{"url": one.url, "up": one.serving} for one in router.engines]})
 
     async def compute_reward(self, request: Request) -> Response:
         if not self.reward_url:

@@ -1,4 +1,8 @@
-"""Errors for HTTP clients, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors for HTTP clients, in the dialect's own shape.
+
+OpenAI     {"error": {"message", "type", "param", "code"}}
+Anthropic  {"type": "error", "error": {"type", "message"}}
+"""
 
 import msgspec
 
@@ -25,6 +29,23 @@ class Fault(RlctlError):
     def body(self) -> bytes:
         error = {"message": str(self), "type": self.kind, "param": self.param or None, "code": self.code or None}
         return msgspec.json.encode({"error": error})
+
+    def anthropic_body(self) -> bytes:
+        error = {"type": ANTHROPIC_TYPES.get(self.status, "api_error"), "message": str(self)}
+        if self.status < 500 and error["type"] == "api_error":
+            error["type"] = "invalid_request_error"
+        return msgspec.json.encode({"type": "error", "error": error})
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
 
 def bad(message: str, param: str = "", code: str = "") -> Fault:

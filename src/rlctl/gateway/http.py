@@ -1,6 +1,7 @@
 """Raw ASGI in, small objects out: what the routes need of HTTP, and nothing else on the hot path."""
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,7 @@ class Response:
     status: int = 200
     kind: tuple[bytes, bytes] = JSON
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    events: Iterable[bytes] | None = None
+    events: AsyncIterator[bytes] | None = None
 
 
 def answer(value: Any, status: int = 200) -> Response:
@@ -64,14 +65,14 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status)
 
 
-def failed(fault: Fault) -> Response:
-    """The error's response."""
+def failed(fault: Fault, anthropic: bool = False) -> Response:
+    """The error's response, in the shape of the dialect that was spoken."""
     headers = [(b"retry-after", str(fault.retry_after_s).encode())] if fault.retry_after_s else []
-    return Response(fault.body(), fault.status, headers=headers)
+    return Response(fault.anthropic_body() if anthropic else fault.body(), fault.status, headers=headers)
 
 
-async def read_body(scope: dict[str, Any], receive: Receive, limit: int) -> bytes:
-    """The whole body; Fault 413 beyond `limit` bytes, Fault 400 when the client went away in the middle."""
+async def read_body(scope: dict[str, Any], receive: Receive, limit: int, within_s: float) -> bytes:
+    """The whole body; Fault 413 beyond `limit` bytes, 408 after `within_s`, 400 when the client left in the middle."""
     for key, value in scope["headers"]:
         if key == b"content-length" and int(value) > limit:
             raise _too_big(limit)
@@ -81,6 +82,15 @@ async def read_body(scope: dict[str, Any], receive: Receive, limit: int) -> byte
         if len(body) > limit:
             raise _too_big(limit)
         return body
+    try:
+        async with asyncio.timeout(within_s):
+            return await _rest_of_body(message, receive, limit)
+    except TimeoutError:
+        text = f"the body did not come within gateway.body_timeout_s = {within_s:g}"
+        raise Fault(408, text, "body_timeout") from None
+
+
+async def _rest_of_body(message: dict[str, Any], receive: Receive, limit: int) -> bytes:
     parts, size = [], 0
     while True:
         if message["type"] == "http.disconnect":
@@ -108,6 +118,6 @@ async def write(send: Send, response: Response) -> None:
         return
     headers.append((b"cache-control", b"no-cache"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    for event in response.events:
+    async for event in response.events:
         await send({"type": "http.response.body", "body": event, "more_body": True})
     await send({"type": "http.response.body", "body": b""})

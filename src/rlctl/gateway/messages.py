@@ -68,6 +68,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         try:
             parsed = msgspec.json.decode(arguments)
             arguments = parsed if isinstance(parsed, dict) else arguments
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             pass  # what the model wrote is not JSON: the template gets its very text
     return {"id": call.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}

@@ -55,7 +55,7 @@ def prometheus(calls: Calls) -> bytes:
             metric(name, "gauge", f"{name.capitalize()} now.", {"": value})
         elif isinstance(value, int | float) and name != "requests":
             metric(f"{name}_total", "counter", f"{name.capitalize()} since the start.", {"": value})
-    for field in ("up", "running", "sessions", "version", "failures"):
+    for field in ("up", "running", "waiting", "sessions", "version", "failures", "strikes"):
         values = {f'{{engine="{engine.url}"}}': float(getattr(engine, field)) for engine in engines}
         metric(f"engine_{field}", "gauge", f"Per engine: {field}.", values)
     return ("\n".join(lines) + "\n").encode()

@@ -1,7 +1,23 @@
-"""Which engine gets a call: the one that has the trajectory's cache, else the least loaded one that is up."""
+"""Which engine gets a call. Pure: the time is given.
 
+1. the one that has the trajectory's cache (its last call went there),
+2. the one that has its prompt's (a sibling of its group went there), unless it has over SLACK calls more than another,
+3. the least loaded.
+
+An engine is passed over while it is down (health check, broken connection) or *open* (circuit breaker): after STRIKES
+calls in a row that it failed, for a time that doubles with every further failure. When none is left, one that is down
+is tried rather than none.
+"""
+
+from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+STRIKES = 3
+OPEN_S, LONGEST_OPEN_S = 1.0, 60.0
+SLACK = 4
+PROMPTS = 10_000
+"""Prompts whose engine is remembered."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,30 +36,75 @@ class Engine:
     version: int = 0
     """Policy version it last reported."""
     failures: int = 0
+    waiting: int = 0
+    """Requests in its own queue, as it last reported."""
+    strikes: int = 0
+    """Failed calls in a row."""
+    open_until: float = 0.0
+    """No calls before this time."""
+
+    def failed(self, now: float) -> None:
+        """A call failed by the engine's fault."""
+        self.failures += 1
+        self.strikes += 1
+        if self.strikes >= STRIKES:
+            self.open_until = now + min(OPEN_S * 2 ** (self.strikes - STRIKES), LONGEST_OPEN_S)
+
+    def answered(self) -> None:
+        self.strikes, self.open_until = 0, 0.0
+
+    def able(self, now: float) -> bool:
+        return self.up and now >= self.open_until
 
 
 class Router:
-    """Sticky by trajectory, least loaded for new ones."""
+    """Sticky by trajectory and prompt, least loaded for what is new."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self.engines = [Engine(url.rstrip("/")) for url in urls]
         self._home: dict[str, Engine] = {}
+        self._near: OrderedDict[str, Engine] = OrderedDict()
 
-    def choose(self, uid: str, avoid: Collection[Engine] = ()) -> Engine | None:
-        """The engine for the next call of `uid` (one that is down if none is up); None when all are in `avoid`."""
+    def choose(self, uid: str, prompt_uid: str, now: float, avoid: Collection[Engine] = ()) -> Engine | None:
+        """The engine for the next call of `uid` (one that is down if none is able); None when all are in `avoid`."""
         home = self._home.get(uid)
-        if home is not None and home.up and home not in avoid:
+        if home is not None and home.able(now) and home not in avoid:
             return home
-        able = [engine for engine in self.engines if engine not in avoid]
-        if not able:
+        left = [engine for engine in self.engines if engine not in avoid]
+        if not left:
             return None
-        chosen = min(able, key=lambda engine: (not engine.up, engine.running, engine.sessions))
+        chosen = min(left, key=lambda engine: (not engine.able(now), engine.running, engine.sessions))
+        near = self._near.get(prompt_uid)
+        if near in left and near is not None and near.able(now) and near.running <= chosen.running + SLACK:
+            chosen = near
         self.forget(uid)
         self._home[uid] = chosen
         chosen.sessions += 1
+        if prompt_uid:
+            self._near[prompt_uid] = chosen
+            if len(self._near) > PROMPTS:
+                self._near.popitem(last=False)
         return chosen
+
+    def full(self, now: float, most_waiting: int) -> bool:
+        """Whether every able engine has a queue of its own of `most_waiting` or more."""
+        able = [engine for engine in self.engines if engine.able(now)]
+        return bool(able) and all(engine.waiting >= most_waiting for engine in able)
 
     def forget(self, uid: str) -> None:
         """The trajectory is over, or moves."""
         if (home := self._home.pop(uid, None)) is not None:
             home.sessions -= 1
+
+    def add(self, url: str) -> None:
+        """A further engine, used once it answers a health check; one that is there already stays as it is."""
+        if all(engine.url != url.rstrip("/") for engine in self.engines):
+            self.engines.append(Engine(url.rstrip("/"), up=False))
+
+    def remove(self, url: str) -> None:
+        """No further calls to this engine; those in flight go on."""
+        gone = [engine for engine in self.engines if engine.url == url.rstrip("/")]
+        self.engines = [engine for engine in self.engines if engine not in gone]
+        self._home = {uid: engine for uid, engine in self._home.items() if engine not in gone}
+        for prompt_uid in [name for name, engine in self._near.items() if engine in gone]:
+            del self._near[prompt_uid]

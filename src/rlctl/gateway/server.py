@@ -24,6 +24,8 @@ from rlctl.gateway.calls import Calls, Counts
 from rlctl.gateway.codec import Codec
 from rlctl.gateway.dialects import Limits
 from rlctl.gateway.episode_routes import EpisodeRoutes
+from rlctl.gateway.guard import Guarded
+from rlctl.gateway.keys import Keys
 from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.template import ChatTemplate
@@ -84,18 +86,20 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
     settings = config.gateway
     ask = Ask(config.pool_url, retry_s=1.0)
     recorder = Recorder(ask, settings.max_waiting_steps)
-    upstream = Upstream(config.engine.urls, settings.timeout_s)
+    upstream = Upstream(config.engine.urls, settings.timeout_s, settings.max_engine_waiting)
     trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
     calls = Calls(
         trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s
     )
     template = ChatTemplate(files.chat_template, files.special_tokens)
-    app = App(calls, ModelRoutes(calls, template), EpisodeRoutes(calls, reward_url), settings.max_body_bytes)
+    keys = Keys(settings.admin_key())
+    episodes = EpisodeRoutes(calls, keys, reward_url)
+    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings)
     server = _Server(
         uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=Guarded,
             ws="none",
             lifespan="off",
             access_log=False,

@@ -24,7 +24,7 @@ Where that fails the trajectory forks, with a reason on the step:
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -58,6 +58,8 @@ class Node:
     """Calls that extend this answer, answered or not."""
     running: int = 0
     """Those of them that have no answer yet."""
+    lead: str = ""
+    """End of `text` that belongs to the assistant's turn: words put into the model's mouth (a required tool call)."""
 
     def context(self) -> bytes:
         """int32 ids from the start of the sequence to the end of this response."""
@@ -86,6 +88,8 @@ class Prompt:
     """Reason for not extending the tip, or ''."""
     setting: Hashable = ""
     """What else shapes the text: tools, template options."""
+    lead: str = ""
+    """As in Node."""
 
     @property
     def asked(self) -> int:
@@ -107,13 +111,17 @@ class Session:
 
     # ------------------------------------------------------------ prompts
 
-    def chat_prompt(self, messages: list[Message], setting: Hashable, render: Render, codec: Codec) -> Prompt:
-        """Place a conversation; `setting` stands for all else that shapes the text (tools, template options)."""
+    def chat_prompt(
+        self, messages: list[Message], setting: Hashable, render: Render, codec: Codec, lead: str = ""
+    ) -> Prompt:
+        """Place a conversation; `setting` stands for all else that shapes the text (tools, template options), `lead`
+        is what the answer is made to begin with.
+        """
         keys = _chain(messages)
         known, at = self._longest_known(messages, keys)
         node, reason, conversation, text = None, "", [], ""
         if known is not None:
-            answer = {"role": "assistant", "content": known.answer}
+            answer = {"role": "assistant", "content": known.lead + known.answer}
             conversation = [*known.messages, answer, *codec.shield(messages[at:])]
             node, text = _extended(known, conversation, render)
             if node is not known:
@@ -123,8 +131,9 @@ class Session:
             text = render(conversation)
         if any(message["role"] == "assistant" for message in messages[at:]):
             reason = "rewritten_history"
+        text += lead
         new = _after(node, text, codec) if node else codec.encode(text)
-        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason, setting))
+        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason, setting, lead))
 
     def text_prompt(self, text: str, codec: Codec) -> Prompt:
         """Place a raw text prompt (completions)."""
@@ -164,7 +173,7 @@ class Session:
         elif not reason and parent is None and (self._asked or self.nodes):
             reason = "new_conversation"
         ids = prompt.ids or (parent.context() if parent else b"") + prompt.new
-        return Prompt(parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting)
+        return replace(prompt, ids=ids, fork=reason)
 
     # ------------------------------------------------------------ life of a call
 
@@ -205,11 +214,15 @@ class Session:
                 answer,
                 prompt.messages,
                 prompt.setting,
+                lead=prompt.lead,
             )
             self.nodes.append(node)
             nodes.append(node)
             if message is not None:
-                self._answers[hash((prompt.key, _digest(normalised([message])[0])))] = node
+                given = normalised([message])[0]
+                self._answers[hash((prompt.key, _digest(given)))] = node
+                if given.pop("reasoning_content", None):  # most clients do not send it back
+                    self._answers[hash((prompt.key, _digest(given)))] = node
         return nodes
 
     def _finish(self, prompt: Prompt) -> None:

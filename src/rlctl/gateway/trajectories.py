@@ -13,6 +13,7 @@ from rlctl.errors import PeerRefused
 from rlctl.gateway.faults import Fault
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.sessions import Session
+from rlctl.gateway.template import Message
 from rlctl.wire.messages import CompleteTrajectory, Facts
 
 REMEMBERED = 100_000
@@ -26,6 +27,10 @@ class Turn:
     outcome: asyncio.Future[Any]
     undelivered: Any = None
     """`() -> bool`: the client went away before it had the answer."""
+    key: int = 0
+    """Digest of the request's bytes."""
+    feed: Any = None
+    """Parts of a streamed answer (streaming.Feed)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +48,8 @@ class Live:
     """Set while nothing runs and an end is awaited."""
     turns: dict[int, Turn] = field(default_factory=dict)
     """By digest of the request's bytes."""
+    responses: dict[str, list[Message]] = field(default_factory=dict)
+    """Conversation up to each stored answer, by its id (OpenAI responses' previous_response_id)."""
     submitted: set[int] = field(default_factory=set)
     """Step indices that a white-box agent handed in itself."""
     recorded: int = 0
@@ -79,6 +86,10 @@ class Trajectories:
             raise Fault(409, f"trajectory {uid} belongs to prompt {live.session.prompt_uid}", "prompt_mismatch")
         live.seen = time.monotonic()
         return live
+
+    def peek(self, uid: str) -> Live | None:
+        """The trajectory if it is open; nothing is taken in."""
+        return self._live.get(uid)
 
     def register(self, uid: str, prompt_uid: str, channel: str, metadata: dict[str, Any]) -> None:
         live = self.open(uid, prompt_uid)

@@ -41,7 +41,7 @@ async def serve(config: Config) -> None:
     control = Answer(config.rollout.host, config.rollout.port)
     tally = Tally()
     try:
-        async with Client(config.rollout.timeout_s, config.rollout.retries) as client:
+        async with Client(config.rollout.timeout_s, config.rollout.retries, config.gateway.admin_key()) as client:
             made = worlds(config)
             owner = f"rollout@{socket.gethostname()}"
             lost = await pool.ask(Abandon(owner))
