@@ -1,6 +1,7 @@
 """A lean OpenAI chat client for the built-in agents: one HTTP session, retries by cause, errors as one type."""
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -59,24 +60,22 @@ class Reply(msgspec.Struct, frozen=True):
 _encode = msgspec.json.Encoder().encode
 _reply = msgspec.json.Decoder(Reply).decode
 _errors = msgspec.json.Decoder(_Errors).decode
-_FIELDS = {"model": "policy", "separate_reasoning": False}
-"""The environments read `<think>` themselves."""
+GATEWAY_FIELDS = {"model": "policy", "separate_reasoning": False}
+"""What our own gateway is sent with every call: the environments read `<think>` themselves."""
 _JSON = {"Content-Type": "application/json"}
 
 
 class Client:
     """Calls to a gateway; use as an async context manager."""
 
-<<<<<<< HEAD
-    def __init__(self, timeout_s: float, retries: int, model: str = "policy", api_key: str = "") -> None:
-=======
-    def __init__(self, timeout_s: float, retries: int, key: str = "") -> None:
+    def __init__(
+        self, timeout_s: float, retries: int, key: str = "", fields: Mapping[str, Any] = GATEWAY_FIELDS
+    ) -> None:
+        """`key` goes into the Authorization header; `fields` into every chat completion, e.g. another `model`."""
         self._headers = {**_JSON, "Authorization": f"Bearer {key}"} if key else _JSON
->>>>>>> gateway3
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._retries = retries
-        self._model = model
-        self._headers = {**_JSON, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
+        self._fields = fields
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
@@ -90,13 +89,7 @@ class Client:
 
     async def chat(self, base_url: str, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Reply:
         """One chat completion; CallFailed when it cannot be had."""
-<<<<<<< HEAD
-        body = await self._post(
-            f"{base_url}/chat/completions", {"model": self._model, "messages": messages, **sampling}
-        )
-=======
-        body = await self._post(f"{base_url}/chat/completions", {**_FIELDS, "messages": messages, **sampling})
->>>>>>> gateway3
+        body = await self._post(f"{base_url}/chat/completions", {**self._fields, "messages": messages, **sampling})
         try:
             return _reply(body)
         except msgspec.DecodeError as error:

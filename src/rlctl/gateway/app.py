@@ -1,20 +1,14 @@
 """The ASGI application: path -> route, faults -> responses, counts.
 
-<<<<<<< HEAD
-POST /init_trajectory                                  POST /{traj}/{prompt}/v1/register_trajectory
-POST /generate  /submit_steps  /compute_reward         POST /{traj}/{prompt}/v1/complete_trajectory
-POST /feedback;  GET /health  /ready  /metrics         POST /{traj}/{prompt}/v1/chat/completions, completions
-                                                       GET  /{traj}/{prompt}/v1/models
-=======
 POST /init_trajectory                          POST /{traj}/{prompt}/v1/register_trajectory, complete_trajectory
-POST /generate  /submit_steps  /compute_reward /engines
+POST /generate  /submit_steps  /compute_reward
+POST /engines  /feedback
                                                POST /{traj}/{prompt}/v1/chat/completions, completions, responses
 GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
                                                GET  /{traj}/{prompt}/v1/models
 
 A session key may stand below the prompt: /{traj}/{prompt}/sk-.../v1/...
 Below the prompt `v1` may be missing or stand there twice: OpenAI's clients add nothing to a base_url, Anthropic's v1.
->>>>>>> gateway3
 """
 
 import asyncio
@@ -28,12 +22,8 @@ from rlctl.errors import RlctlError
 from rlctl.gateway import report
 from rlctl.gateway.calls import Calls
 from rlctl.gateway.episode_routes import UID, EpisodeRoutes
-<<<<<<< HEAD
-from rlctl.gateway.faults import Fault
-from rlctl.gateway.feedback import FeedbackRoute
-=======
 from rlctl.gateway.faults import Fault, bad
->>>>>>> gateway3
+from rlctl.gateway.feedback import FeedbackRoute
 from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, failed, read_body, write
 from rlctl.gateway.keys import PREFIX, Keys
 from rlctl.gateway.model_routes import ModelRoutes

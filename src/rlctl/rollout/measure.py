@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rlctl.agents.choose import play
-from rlctl.agents.client import Client
+from rlctl.agents.client import GATEWAY_FIELDS, Client
 from rlctl.config import Config
 from rlctl.config.serving import Env
 from rlctl.envs.base import Instance
@@ -91,8 +91,9 @@ async def run(config: Config, order: Order, folder: Path) -> None:
         raise ConfigError(f"the environment variable {order.api_key_env} with the API key is empty")
     done = {(row.env, row.index, row.sample) for row in played(folder) if not row.error}
     tasks = {world.tag: world.held_out(order.split, order.episodes) for world in worlds}
-    model = order.model if order.base_url else "policy"
-    async with Client(config.rollout.timeout_s, config.rollout.retries, model, key) as client:
+    fields = {"model": order.model} if order.base_url else GATEWAY_FIELDS
+    key = key if order.base_url else config.gateway.admin_key()
+    async with Client(config.rollout.timeout_s, config.rollout.retries, key, fields) as client:
         player = _Player(config, order, client, folder)
         try:
             await asyncio.gather(
