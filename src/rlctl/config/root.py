@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from rlctl.config.algorithm import Algo
-from rlctl.config.base import NonNegative, Positive, Seconds, Section
+from rlctl.config.base import Fraction, NonNegative, Positive, Seconds, Section
 from rlctl.config.learning import Ckpt, Critic, Model, Reference, Sft, Sync, Train
 from rlctl.config.serving import Engine, Env, Eval, Gateway, Pool, Reward, Rollout
 
@@ -39,6 +39,18 @@ class Monitor(Section):
     """No training step for this long ends the run with exit code 4."""
     print_every_s: Seconds = 10.0
     """Progress line when the output is not a terminal."""
+    mismatch_alarm: float = Field(default=0.0, ge=0)
+    """Mean |log-probability of the trainer - of the engine| before an update that is worth a warning; 0: off."""
+    mismatch_every: NonNegative = 0
+    """Training steps between tables of that difference by environment, turn and position (metrics/mismatch.jsonl); each
+    costs a forward pass. 0: never."""
+    collapse_window: NonNegative = 0
+    """Training steps that the collapse guard looks at, and that its baseline is made of; 0: off."""
+    collapse_fraction: Fraction = 0.1
+    """Collapse: over the whole window reward std and entropy are below this fraction of the first window's, and the
+    reward is no higher than it was then."""
+    collapse_stop: bool = False
+    """End the run on collapse, instead of a warning."""
 
 
 class Config(Section):

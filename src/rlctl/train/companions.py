@@ -4,6 +4,7 @@ samples --measure--> columns reference, values, proximal --assign--> advantages,
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,22 +37,24 @@ class Companions:
         if algo.needs_critic:
             self.critic = Student(critic.load(config, start, ranks), config.critic.optim, total, ranks)
 
-    @property
-    def asked(self) -> dict[str, Measure]:
+    def asked(self, tabled: bool) -> dict[str, Measure]:
         """Columns to measure before the first update on a batch."""
         asked: dict[str, Measure] = {}
         if self.reference:
             asked["reference"] = self.reference.logprobs
         if self.critic:
             asked["values"] = partial(_answer, self.critic.module)
-        if self.config.algo.old == "recompute":
+        if self.config.algo.old == "recompute" or tabled:
             asked["proximal"] = partial(_answer, self._policy)
         return asked
 
-    def finish(self, samples: Sequence[TrainSample], version: int) -> list[TrainSample]:
-        """Samples with all their columns and final advantages, on rank 0; every rank calls it."""
+    def finish(self, samples: Sequence[TrainSample], version: int, tabled: bool = False) -> list[TrainSample]:
+        """Samples with all their columns and final advantages, on rank 0; every rank calls it.
+
+        `tabled`: measure the policy's own log-probabilities for the mismatch table (`rid_of_table` takes them away).
+        """
         config, algo, done = self.config, self.config.algo, list(samples)
-        if asked := self.asked:
+        if asked := self.asked(tabled):
             plans = None
             if self.ranks.first:
                 plans = plan_for([done] if done else [], config, self.ranks.world, "token_mean")
@@ -61,6 +64,12 @@ class Companions:
         if algo.kl.coef and algo.kl.place == "reward":
             done = [_penalised(sample, algo.kl.kind, algo.kl.coef) for sample in done]
         return assign(done, algo)
+
+    def rid_of_table(self, samples: Sequence[TrainSample]) -> list[TrainSample]:
+        """Without the column `proximal`, unless the loss wants it."""
+        if self.config.algo.old == "recompute":
+            return list(samples)
+        return [replace(s, columns={k: v for k, v in s.columns.items() if k != "proximal"}) for s in samples]
 
     def learn(self, plan: Plan, position: int) -> list[dict[str, float]]:
         """The critic's optimizer steps on the policy's plan."""

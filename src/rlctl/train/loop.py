@@ -43,6 +43,7 @@ from rlctl.train.ranks import Ranks
 from rlctl.train.shaping import Shaped
 from rlctl.train.source import BatchSource, open_source
 from rlctl.train.start import start
+from rlctl.train.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Run:
         self.phases = Phases(time.process_time)
         self.source: BatchSource | None = open_source(config, self.state.batches) if ranks.first else None
         self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
+        self.watch = Watch(config, self.state.step) if ranks.first else None
         self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
 
     def to_the_end(self) -> None:
@@ -92,7 +94,11 @@ class Run:
         gathered = self.gather() if self.ranks.first else Gathered()
         shaped = gathered.shaped
         with self.phases("measure"):
-            samples = self.companions.finish(shaped.samples, self.state.version)
+            tabled = bool(self.config.monitor.mismatch_every) and number % self.config.monitor.mismatch_every == 0
+            samples = self.companions.finish(shaped.samples, self.state.version, tabled)
+            if tabled and self.watch:
+                self.watch.table(number + 1, samples)
+                samples = self.companions.rid_of_table(samples)
             shaped = replace(shaped, samples=samples)
         plan: Plan = self.ranks.scatter(self.plans(shaped) if self.ranks.first else None)
         with self.phases("train"):
@@ -124,6 +130,8 @@ class Run:
             row = {"step": number + 1, "policy_version": self.state.version, **row}
             self.metrics.write(**row, **self.phases.take())
             self.say(row)
+        if self.watch:
+            self.watch.step(row)
 
     def gather(self) -> Gathered:
         """Rank 0: the next batches and what they become."""

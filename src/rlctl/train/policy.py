@@ -21,6 +21,8 @@ from rlctl.train.ranks import Ranks
 from rlctl.train.tokens import Tokens
 
 ADAPTER = "default"
+LOGITS = "logits"
+"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[N, V]` instead of logprobs."""
 
 
 class Scores(NamedTuple):
@@ -60,6 +62,8 @@ class Policy(nn.Module):
 
     def forward(self, micro: MicroBatch, with_entropy: str = "value", reference: torch.Tensor | None = None) -> Scores:
         """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with."""
+        if with_entropy == LOGITS:
+            return Scores(self.logits(micro), torch.zeros(0))
         device = next(self.lm.parameters()).device
         targets, temperatures = _take(micro.targets, device), _take(micro.temperatures, device)
         logits = self.logits(micro)

@@ -36,7 +36,7 @@ class Reference:
         with self._answering() as model:
             chunk, model.chunk = model.chunk, 0
             try:
-                return model.logits(micro)
+                return model(micro, policies.LOGITS).logprobs
             finally:
                 model.chunk = chunk
 

@@ -29,7 +29,7 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
 
     `loss`: mean over optimizer steps of sum / divisor. `kl_behaviour`, `logprob_gap_mean`, `logprob_gap_max`: of the
     first optimizer step only, before the weights move, so they measure engine against trainer (and staleness), not
-    the update.
+    the update. `effective_sample_size`: `(sum r)^2 / (N sum r^2)` over all tokens, 1 where all ratios are alike.
     """
     if not updates:
         return {"updates": 0, "skipped_updates": 0}
@@ -46,6 +46,7 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
         "kl_behaviour": first["kl_behaviour"] / first_tokens,
         "logprob_gap_mean": first["logprob_gap"] / first_tokens,
         "logprob_gap_max": first["max_logprob_gap"],
+        "effective_sample_size": total["ratio"] ** 2 / max(1e-12, tokens * total["ratio_square"]),
         **{name: total[key] / tokens for key, name in PER_TOKEN.items()},
         **{name: total[key] / tokens for key, name in SOMETIMES.items() if key in total},
         **({"vetoed_updates": int(total["vetoed"])} if total["vetoed"] else {}),

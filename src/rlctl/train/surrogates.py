@@ -79,6 +79,7 @@ def _clipped(ratio: torch.Tensor, tokens: Tokens, algo: Algo) -> Sums:
         "clipped_low": ((tokens.advantages < 0) & (ratio < 1 - algo.clip_low) & real).sum(),
         "clipped_dual": torch.zeros((), device=ratio.device),
         "ratio": (ratio * real).sum(),
+        "ratio_square": (ratio.square() * real).sum(),
     }
 
 
