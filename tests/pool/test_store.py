@@ -113,6 +113,13 @@ def test_completion_goes_by_count_whatever_the_order_of_arrival(store: Store) ->
     assert [s.step_index for s in group.trajectories[0].steps] == [0, 1, 2]
 
 
+def test_a_grown_group_that_is_opened_after_all_collects_nobody_else(store: Store) -> None:
+    store.apply(SubmitSteps([step("p.0", prompt_uid="p")]), 0.0)
+    store.apply(OpenGroup("p", ["p.0"]), 0.0)
+    store.apply(SubmitSteps([step("p.1", prompt_uid="p")]), 0.0)
+    assert store.statistics()["groups_in_flight"] == 2
+
+
 def test_steps_of_an_unknown_trajectory_are_kept_as_a_group_of_one(store: Store) -> None:
     store.apply(SubmitSteps([step("outside", prompt_uid="q")]), 0)
     store.apply(CompleteTrajectory("outside", 1, reward=0.5), 0)

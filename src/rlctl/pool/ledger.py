@@ -96,6 +96,11 @@ class Ledger:
         self._grown[channel, prompt_uid] = group.number
         return group
 
+    def announced(self, group: LiveGroup) -> LiveGroup:
+        """A grown group was opened after all: it collects nobody else from now on."""
+        self._forget_grown(group)
+        return group
+
     def begin(self, uid: str, group: LiveGroup) -> LiveTrajectory:
         if not group.unsettled and group.members:
             self._withdraw(group)

@@ -135,7 +135,7 @@ class Store:
         if event.channel == TRAIN and not known and self.slots <= 0:
             return Busy(f"{self.ledger.in_flight} training groups are in flight, the limit is reached")
         if known:  # its steps were faster
-            group = state.groups[known[0].group]
+            group = self.ledger.announced(state.groups[known[0].group])
         else:
             group = self.ledger.new_group(event.prompt_uid, event.channel, now)
         group.opened, group.env, group.task, group.owner = True, event.env, event.task, event.owner
