@@ -41,6 +41,8 @@ class Optim(Section):
     """A transformers schedule: constant, linear, cosine, constant_with_warmup, ..."""
     warmup_steps: NonNegative = 0
     """Optimizer steps."""
+    warmup_fraction: Fraction = 0.0
+    """Of all optimizer steps, where `warmup_steps` is 0."""
     min_lr_fraction: Fraction = 0.0
     """Floor of the schedule, as a fraction of lr."""
     betas: tuple[float, float] = (0.9, 0.95)

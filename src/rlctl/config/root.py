@@ -39,6 +39,8 @@ class Monitor(Section):
     """No training step for this long ends the run with exit code 4."""
     print_every_s: Seconds = 10.0
     """Progress line when the output is not a terminal."""
+    peak_tflops: float = Field(default=0.0, ge=0)
+    """What all devices of the trainer can do, in 10^12 operations per second: metrics then have `mfu`."""
     mismatch_alarm: float = Field(default=0.0, ge=0)
     """Mean |log-probability of the trainer - of the engine| before an update that is worth a warning; 0: off."""
     mismatch_every: NonNegative = 0

@@ -33,6 +33,7 @@ from rlctl.train import checkpoint, folders, publish, report
 from rlctl.train.batches import minibatches
 from rlctl.train.checkpoint import State
 from rlctl.train.companions import Companions
+from rlctl.train.effort import flops_of, peak_memory_mb
 from rlctl.train.evaluation import Evaluator
 from rlctl.train.gather import Gathered, gather
 from rlctl.train.learner import Learner, Plan, plan_for
@@ -124,7 +125,7 @@ class Run:
         if self.source:
             self.source.ack(gathered.leases, shaped.outcomes)
             row |= report.update_metrics(updates) | report.critic_metrics(values)
-            row["tokens_per_s"] = row.get("tokens", 0) / max(1e-9, self.phases.wall["train"])
+            row |= self.effort(shaped, row.get("tokens", 0), bool(updates))
         self.evaluate()
         if self.ranks.first:
             row = {"step": number + 1, "policy_version": self.state.version, **row}
@@ -185,6 +186,19 @@ class Run:
             return bonus
         moved = bonus + (algo.entropy_step if entropy < algo.entropy_target else -algo.entropy_step)
         return min(max(moved, 0.0), algo.entropy_bonus_max)
+
+    def effort(self, shaped: Shaped, tokens: float, updated: bool) -> dict[str, float]:
+        """Speed of the optimizer steps and memory, on rank 0 (the critic's work is in the time, not in the numbers)."""
+        seconds = max(1e-9, self.phases.wall["train"])
+        work = flops_of(shaped.samples, self.learner.policy.lm, self.config.train.epochs) if updated else 0.0
+        row = {
+            "tokens_per_s": tokens / seconds,
+            "tflops_per_s": work / seconds / 1e12,
+            "peak_memory_mb": peak_memory_mb(),
+        }
+        if self.config.monitor.peak_tflops:
+            row["mfu"] = row["tflops_per_s"] / self.config.monitor.peak_tflops
+        return row
 
     def publish(self) -> None:
         """The present weights to every engine, then the version to the pool."""

@@ -27,10 +27,11 @@ class Schedule:
         from transformers import get_scheduler
 
         self._config = config
-        name = "constant_with_warmup" if config.schedule == "constant" and config.warmup_steps else config.schedule
+        self._warmup = config.warmup_steps or round(config.warmup_fraction * total)
+        name = "constant_with_warmup" if config.schedule == "constant" and self._warmup else config.schedule
         unit = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
         try:
-            scheduler = get_scheduler(name, unit, config.warmup_steps, total)
+            scheduler = get_scheduler(name, unit, self._warmup, total)
         except (ValueError, TypeError) as error:
             raise ConfigError(f"train.optim.schedule = {config.schedule!r} cannot be used: {error}") from error
         if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
@@ -40,7 +41,7 @@ class Schedule:
     def lr(self, position: int) -> float:
         """Learning rate of optimizer step `position` (from 0)."""
         factor = float(self._factor(position))
-        if position >= self._config.warmup_steps:
+        if position >= self._warmup:
             factor = max(factor, self._config.min_lr_fraction)
         return self._config.lr * factor
 
