@@ -10,7 +10,17 @@ from typing import Any
 from aiohttp import web
 from model import tokenizer
 
-from rlctl.wire.messages import CompleteTrajectory, Done, GetStatistics, Refused, Statistics, Step, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    Done,
+    GetOpenSteps,
+    GetStatistics,
+    OpenSteps,
+    Refused,
+    Statistics,
+    Step,
+    SubmitSteps,
+)
 from rlctl.wire.sockets import Answer
 
 END = tokenizer().token_to_id("<|im_end|>")
@@ -194,6 +204,9 @@ class FakePool:
             case CompleteTrajectory(uid):
                 self.ends.setdefault(uid, request)
                 return Done(accepted=1)
+            case GetOpenSteps():
+                alive = {uid: steps for uid, steps in self.steps.items() if steps and uid not in self.ends}
+                return OpenSteps({uid: (len(steps), max(steps) + 1) for uid, steps in alive.items()})
             case GetStatistics():
                 return Statistics()
         return Refused(f"no {type(request).__name__} here")

@@ -113,6 +113,7 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
     )
     url = f"http://{settings.host}:{listener.getsockname()[1]}"
     try:
+        trajectories.earlier = await recorder.open_steps()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             tasks.create_task(upstream.watch())

@@ -217,6 +217,10 @@ class GetStatistics(Message, frozen=True):
     pass
 
 
+class GetOpenSteps(Message, frozen=True):
+    """Which trajectories are open and have Steps (asked by a gateway that starts: it may be a restarted one)."""
+
+
 class TakeFinished(Message, frozen=True):
     """Trajectories that reached an end (any channel) after `cursor`, from the log in `trajectories/`."""
 
@@ -301,6 +305,12 @@ class Statistics(Message, frozen=True):
     """Flat numbers, e.g. `train.created`, `train.trained`, `queue_ready`, `policy_version`."""
 
 
+class OpenSteps(Message, frozen=True):
+    """By trajectory uid: (number of its Steps, the next free step_index)."""
+
+    steps: dict[str, tuple[int, int]] = {}
+
+
 class Finished(Message, frozen=True):
     cursor: int = 0
     trajectories: list[Trajectory] = []
@@ -328,7 +338,8 @@ PoolRequest = (
     | Nack
     | SetPolicyVersion
     | GetStatistics
+    | GetOpenSteps
     | TakeFinished
 )
 Request = PoolRequest | Evaluate
-Reply = Done | GroupOpened | Busy | Unscored | Batch | Statistics | Finished | Evaluated | Refused
+Reply = Done | GroupOpened | Busy | Unscored | Batch | Statistics | OpenSteps | Finished | Evaluated | Refused
