@@ -50,15 +50,9 @@ def steps(ended: Ended) -> list[Row]:
 
 def tokens(step: Step, trained: bool) -> Iterable[Row]:
     """The tokens of one Step: the new part of its prompt, then what was sampled. `trained`: the outcome was."""
+    given = {"sampled": False, "trained": False, "logprob": None, "version": None}
     for token in unpack_ids(step.prompt_ids).tolist():
-        yield {
-            "step": step.step_index,
-            "id": token,
-            "sampled": False,
-            "trained": False,
-            "logprob": None,
-            "version": None,
-        }
+        yield {"step": step.step_index, "id": token, **given}
     sampled = (unpack_ids(step.response_ids), unpack_floats(step.logprobs), expand_versions(step.versions))
     for token, logprob, version in zip(*(values.tolist() for values in sampled), strict=True):
         row = {"step": step.step_index, "id": token, "sampled": True, "trained": trained}
