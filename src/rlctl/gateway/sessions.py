@@ -25,7 +25,7 @@ Where that fails the trajectory forks, with a reason on the step:
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -178,7 +178,9 @@ class Session:
         elif not reason and parent is None and self.resumed:
             reason = "restart"
         ids = prompt.ids or (parent.context() if parent else b"") + prompt.new
-        return replace(prompt, ids=ids, fork=reason)
+        return Prompt(
+            parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting, prompt.lead
+        )
 
     # ------------------------------------------------------------ life of a call
 
