@@ -27,7 +27,7 @@ import numpy as np
 import uvloop
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rlctl.wire.messages import CompleteTrajectory, Done, Statistics, SubmitSteps
+from rlctl.wire.messages import CompleteTrajectory, Done, GetOpenSteps, OpenSteps, Statistics, SubmitSteps
 from rlctl.wire.sockets import Answer
 
 RESPONSE_TOKENS = 128
@@ -117,6 +117,8 @@ def pool(connection: Any) -> None:
                 return Done(accepted=len(steps))
             case CompleteTrajectory():
                 return Done(accepted=1)
+            case GetOpenSteps():
+                return OpenSteps()
         return Statistics()
 
     async def serve() -> None:

@@ -14,7 +14,9 @@ from rlctl.wire.messages import (
     CompleteTrajectory,
     Done,
     Feedback,
+    GetOpenSteps,
     GetStatistics,
+    OpenSteps,
     Refused,
     Statistics,
     Step,
@@ -205,6 +207,9 @@ class FakePool:
             case CompleteTrajectory(uid):
                 self.ends.setdefault(uid, request)
                 return Done(accepted=1)
+            case GetOpenSteps():
+                alive = {uid: steps for uid, steps in self.steps.items() if steps and uid not in self.ends}
+                return OpenSteps({uid: (len(steps), max(steps) + 1) for uid, steps in alive.items()})
             case GetStatistics():
                 return Statistics()
             case Feedback() if self.feedback:

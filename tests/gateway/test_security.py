@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from rlctl.config.serving import Gateway
 from rlctl.errors import ConfigError
+from rlctl.telemetry.metrics import read
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 CHAT = "/t1/p1/v1/chat/completions"
@@ -51,13 +52,17 @@ async def test_with_an_admin_key_every_route_but_health_needs_one(tmp_path: Path
 
 async def test_keys_stay_out_of_the_log(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "very secret")
-    async with running(tmp_path, admin_key_env="GATEWAY_KEY") as stack:
+    async with running(tmp_path, admin_key_env="GATEWAY_KEY", access_log=True) as stack:
         _, begun = await stack.client.post("/init_trajectory", {}, headers=bearer("very secret"))
         monkeypatch.setattr("rlctl.gateway.chat.parse", lambda *_: 1 / 0)
         base = begun["base_url"].removeprefix(stack.client.url)
         assert (await stack.client.post(f"{base}/chat/completions", HELLO))[0] == 500
     assert "ZeroDivisionError" in caplog.text
-    assert "very secret" not in caplog.text and begun["api_key"] not in caplog.text
+    rows = list(read(tmp_path / "metrics" / "access.jsonl"))
+    assert {(row["route"], row["status"]) for row in rows} >= {("/init_trajectory", 200), ("chat/completions", 500)}
+    assert rows[-1]["uid"] == begun["trajectory_uid"] and rows[-1]["ms"] > 0
+    for text in (caplog.text, json.dumps(rows)):
+        assert "very secret" not in text and begun["api_key"] not in text and "hello" not in text
 
 
 def test_an_address_others_can_reach_needs_a_key(monkeypatch) -> None:

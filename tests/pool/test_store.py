@@ -81,6 +81,15 @@ def test_the_end_of_a_trajectory_nobody_has_named_may_be_refused(store: Store) -
     assert outcomes(store) == [(uid, "failed")]
 
 
+def test_open_steps_are_counted_for_a_gateway_that_was_restarted(store: Store) -> None:
+    (uid,) = opened(store, "p", 1)
+    assert store.open_steps() == {}
+    store.apply(SubmitSteps([step(uid, 0), step(uid, 4)]), 0)
+    assert store.open_steps() == {uid: (2, 5)}
+    store.apply(CompleteTrajectory(uid, 0, status="failed"), 0)
+    assert store.open_steps() == {}
+
+
 def test_steps_that_are_faster_than_their_group_join_it(store: Store) -> None:
     store.apply(SubmitSteps([step("p.1", prompt_uid="p")]), 0)
     opened(store, "p", 2)

@@ -55,6 +55,8 @@ class Gateway(Section):
     """Longest request body; longer is a 413."""
     body_timeout_s: Seconds = 60.0
     """A request whose body is not there after this is a 408."""
+    access_log: bool = False
+    """A row per request in metrics/access.jsonl: route, status, trajectory, milliseconds, bytes; no keys, no texts."""
     admin_key_env: str = ""
     """Name of the environment variable that holds the admin key. With it every request needs a key: this one, or that
     of its trajectory, which init_trajectory gives. Required where `host` can be reached from other machines."""

@@ -37,10 +37,17 @@ class App:
     """Raw ASGI: about 20 µs a request before the route begins."""
 
     def __init__(
-        self, calls: Calls, models: ModelRoutes, episodes: EpisodeRoutes, keys: Keys, settings: Gateway
+        self,
+        calls: Calls,
+        models: ModelRoutes,
+        episodes: EpisodeRoutes,
+        keys: Keys,
+        settings: Gateway,
+        access: Metrics | None,
     ) -> None:
         self.calls = calls
         self.keys = keys
+        self.access = access
         self.max_body_bytes = settings.max_body_bytes
         self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
@@ -68,6 +75,7 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
+        started, uid, body = time.perf_counter(), "", b""
         name = "messages" if scope["path"].endswith(("/messages", "/count_tokens")) else "unknown"
         try:
             name, route, uid, prompt_uid = self._find(scope)
@@ -82,6 +90,16 @@ class App:
             response = failed(Fault(500, "the gateway failed; its log says why", "internal_error"))
         self.calls.counts.requests[name, response.status] += 1
         await write(send, response)
+        if self.access is not None:
+            self.access.write(
+                route=name,
+                status=response.status,
+                uid=uid,
+                ms=round((time.perf_counter() - started) * 1000, 2),
+                bytes_in=len(body),
+                bytes_out=len(response.body),
+                stream=response.events is not None,
+            )
 
     def _find(self, scope: dict[str, Any]) -> tuple[str, Route, str, str]:
         """Name of the route, the route, trajectory and prompt of the path; Fault 404 or 405."""

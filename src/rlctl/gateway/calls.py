@@ -244,7 +244,7 @@ class Calls:
         """
         end = self.codec.special.get(one.ids[-1], "") if one.ids else ""
         ids = one.ids[:-1] if end else one.ids
-        if ids and (not one.text or any(i in self.codec.special for i in ids)):
+        if ids and (not one.text or not self.codec.special.keys().isdisjoint(ids)):
             text = self.codec.decode(ids)
             cuts = [at for stop in stops if (at := text.find(stop)) >= 0]
             return text[: min(cuts)] if cuts else text

@@ -10,7 +10,15 @@ from typing import Any
 
 from rlctl.errors import PeerRefused, WireError
 from rlctl.gateway.faults import Fault
-from rlctl.wire.messages import CompleteTrajectory, Feedback, FeedbackTaken, GetStatistics, Step, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    Feedback,
+    FeedbackTaken,
+    GetOpenSteps,
+    GetStatistics,
+    Step,
+    SubmitSteps,
+)
 from rlctl.wire.sockets import Ask
 
 log = logging.getLogger(__name__)
@@ -94,6 +102,16 @@ class Recorder:
         """Tell the pool until it knows; PeerRefused when it says no."""
         taken: FeedbackTaken = await self._deliver(message)
         return taken
+
+    async def open_steps(self) -> dict[str, tuple[int, int]]:
+        """What the pool has of open trajectories; asks until it answers."""
+        while True:
+            try:
+                return dict((await self._ask.ask(GetOpenSteps(), PATIENCE_S)).steps)
+            except PeerRefused:
+                raise
+            except WireError as error:
+                log.warning("%s; calls wait for it", error)
 
     async def answers(self, timeout_s: float = 1.0) -> bool:
         """Whether the pool answers now."""

@@ -92,9 +92,10 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
         trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s
     )
     template = ChatTemplate(files.chat_template, files.special_tokens)
+    access = Metrics(config.run_dir, "access") if settings.access_log else None
     keys = Keys(settings.admin_key())
     episodes = EpisodeRoutes(calls, keys, reward_url)
-    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings)
+    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access)
     server = _Server(
         uvicorn.Config(
             app,
@@ -113,6 +114,7 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
     )
     url = f"http://{settings.host}:{listener.getsockname()[1]}"
     try:
+        trajectories.earlier = await recorder.open_steps()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             tasks.create_task(upstream.watch())
@@ -122,6 +124,8 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
             await server.run_on(listener)
     finally:
         await upstream.close()
+        if access:
+            access.close()
         ask.close()
 
 

@@ -19,12 +19,13 @@ Where that fails the trajectory forks, with a reason on the step:
     rewritten_history   the client changed or dropped an answer of ours
     new_conversation    nothing in common with known answers: a sub-agent, or a compacted context
     parallel            the same prefix is being sampled more than once
+    restart             the first call after a restart of the gateway, which does not know the earlier ones
     choice              a further choice of one request with n > 1
     end_token           (raw completions) the prompt leaves out the end token that the model sampled
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -105,6 +106,8 @@ class Session:
     prompt_uid: str = ""
     nodes: list[Node] = field(default_factory=list)
     next_index: int = 0
+    resumed: bool = False
+    """It has earlier Steps that this gateway does not know: it was restarted since."""
     _answers: dict[int, Node] = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)
     """How often each text is being, or has been, asked for."""
@@ -172,8 +175,12 @@ class Session:
             reason = "parallel" if parent.running else "rewritten_history"
         elif not reason and parent is None and (self._asked or self.nodes):
             reason = "new_conversation"
+        elif not reason and parent is None and self.resumed:
+            reason = "restart"
         ids = prompt.ids or (parent.context() if parent else b"") + prompt.new
-        return replace(prompt, ids=ids, fork=reason)
+        return Prompt(
+            parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting, prompt.lead
+        )
 
     # ------------------------------------------------------------ life of a call
 

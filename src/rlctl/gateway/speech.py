@@ -39,7 +39,8 @@ def of_model(chat_template: str) -> Speech:
 
 def after(speech: Speech, prompt_text: str) -> Speech:
     """`speech` for an answer to this prompt."""
-    return replace(speech, thinking=speech.thinks and prompt_text.rstrip().endswith(THINK))
+    opened = speech.thinks and prompt_text[-64:].rstrip().endswith(THINK)
+    return replace(speech, thinking=True) if opened else speech
 
 
 def message(text: str, speech: Speech) -> dict[str, Any]:

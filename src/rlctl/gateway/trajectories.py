@@ -66,6 +66,8 @@ class Trajectories:
         self._timeout_s = timeout_s
         self._live: dict[str, Live] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self.earlier: dict[str, tuple[int, int]] = {}
+        """(Steps, next free index) of trajectories that were open in the pool when this gateway started."""
         self.completed = 0
         self.failed = 0
         self.silent = 0
@@ -79,7 +81,9 @@ class Trajectories:
         if live is None:
             if uid in self._ended:
                 raise Fault(409, f"trajectory {uid} has been completed", "trajectory_completed")
-            live = self._live[uid] = Live(Session(uid, prompt_uid), time.monotonic())
+            recorded, following = self.earlier.pop(uid, (0, 0))
+            session = Session(uid, prompt_uid, next_index=following, resumed=recorded > 0)
+            live = self._live[uid] = Live(session, time.monotonic(), recorded=recorded)
         elif live.ending is not None:
             raise Fault(409, f"trajectory {uid} has been completed", "trajectory_completed")
         elif live.session.prompt_uid != prompt_uid:
@@ -104,6 +108,8 @@ class Trajectories:
         A trajectory whose first call never succeeded, or that began before this gateway was restarted, has no session
         here; the pool may know it all the same, and its group waits for it.
         """
+        if uid in self.earlier:
+            self.open(uid, message.prompt_uid)
         live = self._live.get(uid)
         if live is None:
             if uid not in self._ended:

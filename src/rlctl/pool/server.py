@@ -37,9 +37,11 @@ from rlctl.wire.messages import (
     EndRun,
     Feedback,
     FetchBatch,
+    GetOpenSteps,
     GetStatistics,
     Nack,
     OpenGroup,
+    OpenSteps,
     Reply,
     Request,
     SetPolicyVersion,
@@ -97,6 +99,7 @@ class Service:
             TakeUnscored: self._take_unscored,
             TakeFinished: self._take_finished,
             GetStatistics: self._statistics,
+            GetOpenSteps: self._open_steps,
         }
 
     async def handle(self, request: Request) -> Reply:
@@ -152,6 +155,10 @@ class Service:
     async def _statistics(self, request: GetStatistics) -> Reply:
         del request
         return Statistics(self.store.statistics())
+
+    async def _open_steps(self, request: GetOpenSteps) -> Reply:
+        del request
+        return OpenSteps(self.store.open_steps())
 
     async def report(self, metrics: Metrics) -> None:
         """A row of numbers every few seconds, and one at the end."""

@@ -214,6 +214,11 @@ class Store:
         else:
             self.ledger.end(trajectory, "failed", error=f"the reward given is {trajectory.reward}")
 
+    def open_steps(self) -> dict[str, tuple[int, int]]:
+        """(number of Steps, next free index) of the live trajectories that have some; not an event."""
+        live = self.state.trajectories.values()
+        return {one.uid: (len(one.steps), max(one.steps) + 1) for one in live if one.steps}
+
     # ------------------------------------------------------------ scores
 
     def take_unscored(self, limit: int, now: float, steps: bool = True) -> list[Trajectory]:

@@ -261,6 +261,10 @@ class GetStatistics(Message, frozen=True):
     pass
 
 
+class GetOpenSteps(Message, frozen=True):
+    """Which trajectories are open and have Steps (asked by a gateway that starts: it may be a restarted one)."""
+
+
 class TakeFinished(Message, frozen=True):
     """Trajectories that reached an end (any channel) after `cursor`, from the log in `trajectories/`."""
 
@@ -351,6 +355,12 @@ class Statistics(Message, frozen=True):
     """Flat numbers, e.g. `train.created`, `train.trained`, `queue_ready`, `policy_version`."""
 
 
+class OpenSteps(Message, frozen=True):
+    """By trajectory uid: (number of its Steps, the next free step_index)."""
+
+    steps: dict[str, tuple[int, int]] = {}
+
+
 class Finished(Message, frozen=True):
     cursor: int = 0
     trajectories: list[Trajectory] = []
@@ -381,7 +391,20 @@ PoolRequest = (
     | EndRun
     | Feedback
     | GetStatistics
+    | GetOpenSteps
     | TakeFinished
 )
 Request = PoolRequest | Evaluate
-Reply = Done | GroupOpened | Busy | FeedbackTaken | Unscored | Batch | Statistics | Finished | Evaluated | Refused
+Reply = (
+    Done
+    | GroupOpened
+    | Busy
+    | FeedbackTaken
+    | Unscored
+    | Batch
+    | Statistics
+    | OpenSteps
+    | Finished
+    | Evaluated
+    | Refused
+)
