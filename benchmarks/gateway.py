@@ -27,7 +27,14 @@ import numpy as np
 import uvloop
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from rlctl.wire.messages import CompleteTrajectory, Done, GetOpenSteps, OpenSteps, Statistics, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    Done,
+    GetOpenSteps,
+    OpenSteps,
+    Statistics,
+    SubmitSteps,
+)
 from rlctl.wire.sockets import Answer
 
 RESPONSE_TOKENS = 128

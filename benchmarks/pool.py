@@ -29,9 +29,9 @@ from rlctl.wire.messages import (
     CompleteTrajectory,
     FetchBatch,
     GetStatistics,
-    Step,
     SubmitSteps,
 )
+from rlctl.wire.samples import Step
 from rlctl.wire.sockets import Ask
 
 TURNS = 8

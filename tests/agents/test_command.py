@@ -14,7 +14,7 @@ from rlctl.agents.call import Call
 from rlctl.agents.client import Client
 from rlctl.config.serving import Env
 from rlctl.envs import family
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 class Gateway:

@@ -8,7 +8,7 @@ import pytest
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import frame, path
 from rlctl.wire.inspect import summary, tokens
-from rlctl.wire.messages import Ended, Facts, Step, Trajectory
+from rlctl.wire.samples import Ended, Facts, Step, Trajectory
 from rlctl.wire.sockets import encode
 from tests.cli.running import rlctl
 

@@ -12,7 +12,13 @@ from rlctl.pool.ended import EndedLog
 from rlctl.train.source import read_batches
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import read_ended
-from rlctl.wire.messages import Ended, Facts, Feedback, Noted, Step, Trajectory
+from rlctl.wire.messages import Feedback, Noted
+from rlctl.wire.samples import (
+    Ended,
+    Facts,
+    Step,
+    Trajectory,
+)
 from tests.cli.running import rlctl
 
 WORDS = {"<eos>": 0, "go": 1, "left": 2, "right": 3, "up": 4, "down": 5}

@@ -19,9 +19,9 @@ from rlctl.wire.messages import (
     OpenSteps,
     Refused,
     Statistics,
-    Step,
     SubmitSteps,
 )
+from rlctl.wire.samples import Step
 from rlctl.wire.sockets import Answer
 
 END = tokenizer().token_to_id("<|im_end|>")

@@ -11,7 +11,7 @@ from fakes import FakeEngine, FakePool
 from model import CHATML, FORGETFUL
 
 from rlctl.wire.arrays import unpack_floats, unpack_ids
-from rlctl.wire.messages import Step
+from rlctl.wire.samples import Step
 
 WORDS = [
     "Left",

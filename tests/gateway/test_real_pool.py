@@ -12,7 +12,8 @@ from conftest import running
 from fakes import free_port
 from test_fidelity import check_fidelity, talk
 
-from rlctl.wire.messages import TakeUnscored, Trajectory
+from rlctl.wire.messages import TakeUnscored
+from rlctl.wire.samples import Trajectory
 from rlctl.wire.sockets import Ask
 
 pytest.importorskip("rlctl.pool.server")

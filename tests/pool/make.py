@@ -3,7 +3,14 @@
 from rlctl.pool.state import Rules
 from rlctl.pool.store import Store
 from rlctl.wire.arrays import pack_floats, pack_ids
-from rlctl.wire.messages import CompleteTrajectory, Facts, FetchBatch, OpenGroup, Score, Step, SubmitScores, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    FetchBatch,
+    OpenGroup,
+    SubmitScores,
+    SubmitSteps,
+)
+from rlctl.wire.samples import Facts, Score, Step
 
 
 def step(uid: str, index: int = 0, version: int = 0, tokens: int = 3, **fields: object) -> Step:

@@ -16,13 +16,12 @@ from rlctl.wire import frames
 from rlctl.wire.messages import (
     Ack,
     CompleteTrajectory,
-    Ended,
     FetchBatch,
     OpenGroup,
     SetPolicyVersion,
     SubmitSteps,
-    Trajectory,
 )
+from rlctl.wire.samples import Ended, Trajectory
 from tests.pool.make import rules, step
 
 STORY: list[tuple[Event, float]] = [

@@ -20,12 +20,12 @@ from rlctl.wire.messages import (
     GetStatistics,
     GroupOpened,
     OpenGroup,
-    Score,
     SubmitScores,
     SubmitSteps,
     TakeFinished,
     TakeUnscored,
 )
+from rlctl.wire.samples import Score
 from rlctl.wire.sockets import Ask
 from tests.pool.make import step
 from tests.pool.process import PoolProcess

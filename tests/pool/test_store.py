@@ -14,18 +14,17 @@ from rlctl.wire.messages import (
     CompleteTrajectory,
     Done,
     EndRun,
-    Facts,
     Feedback,
     FeedbackTaken,
     FetchBatch,
     GroupOpened,
     Nack,
     OpenGroup,
-    Score,
     SetPolicyVersion,
     SubmitScores,
     SubmitSteps,
 )
+from rlctl.wire.samples import Facts, Score
 from tests.pool.make import check_sums, fetch, finish, opened, ready_group, rules, step
 
 

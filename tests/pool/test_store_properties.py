@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from rlctl.pool.state import Refusal, State
 from rlctl.pool.store import Event, Store
 from rlctl.wire.messages import (
-    OUTCOMES,
     Abandon,
     Ack,
     CompleteTrajectory,
@@ -19,11 +18,11 @@ from rlctl.wire.messages import (
     FetchBatch,
     Nack,
     OpenGroup,
-    Score,
     SetPolicyVersion,
     SubmitScores,
     SubmitSteps,
 )
+from rlctl.wire.samples import OUTCOMES, Score
 from tests.pool.make import check_sums, rules, step
 
 RULES = rules(max_in_flight=3, max_staleness=1, min_group_size=2, group_timeout_s=40, lease_timeout_s=20)

@@ -12,7 +12,7 @@ from rlctl.errors import ConfigError
 from rlctl.reward.combine import Reward, build, score
 from rlctl.reward.functions import FUNCTIONS, Sample
 from rlctl.reward.parts import Plain
-from rlctl.wire.messages import Facts, Score
+from rlctl.wire.samples import Facts, Score
 
 SAMPLE = Sample(["first", " 4 "], {"ground_truth": "4"}, Facts(env_reward=2.0, format_errors=3))
 

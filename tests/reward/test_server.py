@@ -17,7 +17,13 @@ import rlctl
 from rlctl.telemetry.metrics import read
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import read_ended
-from rlctl.wire.messages import CompleteTrajectory, Facts, FetchBatch, OpenGroup, Step, SubmitSteps
+from rlctl.wire.messages import (
+    CompleteTrajectory,
+    FetchBatch,
+    OpenGroup,
+    SubmitSteps,
+)
+from rlctl.wire.samples import Facts, Step
 from rlctl.wire.sockets import Ask
 from tests.pool.process import PoolProcess
 

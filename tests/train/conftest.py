@@ -16,7 +16,8 @@ from rlctl.config import Config
 from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
 from rlctl.wire.arrays import pack_floats, pack_ids
-from rlctl.wire.messages import Batch, Facts, Group, Step, Trajectory
+from rlctl.wire.messages import Batch
+from rlctl.wire.samples import Facts, Group, Step, Trajectory
 
 torch.set_num_threads(1)
 

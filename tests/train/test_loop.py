@@ -25,14 +25,13 @@ from rlctl.wire.messages import (
     Batch,
     Done,
     EndRun,
-    EvalResult,
     Evaluate,
     Evaluated,
     FetchBatch,
-    Group,
     Nack,
     SetPolicyVersion,
 )
+from rlctl.wire.samples import EvalResult, Group
 
 from .conftest import FakeEngine, FakePeer, config_for, random_batch
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.train.samples import BadSteps, TrainSample, build
 from rlctl.wire.arrays import pack_floats, pack_ids, unpack_ids
-from rlctl.wire.messages import Step
+from rlctl.wire.samples import Step
 
 
 def step(

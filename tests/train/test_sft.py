@@ -16,7 +16,8 @@ from rlctl.train.demonstrations import Writing, encode, shuffled
 from rlctl.train.policy import start_path
 from rlctl.train.ranks import Ranks
 from rlctl.train.sft import WarmStart, writing_of
-from rlctl.wire.messages import EvalResult, Evaluate, Evaluated
+from rlctl.wire.messages import Evaluate, Evaluated
+from rlctl.wire.samples import EvalResult
 
 from .conftest import FakeEngine, FakePeer, config_for
 

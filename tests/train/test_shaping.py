@@ -3,7 +3,7 @@ import pytest
 
 from rlctl.config.algorithm import Algo
 from rlctl.train.shaping import shape, shaped_reward
-from rlctl.wire.messages import OUTCOMES, Facts, Group, Trajectory
+from rlctl.wire.samples import OUTCOMES, Facts, Group, Trajectory
 
 from .test_samples import step
 

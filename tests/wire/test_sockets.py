@@ -7,7 +7,15 @@ import pytest
 import zmq
 
 from rlctl.errors import WireError
-from rlctl.wire.messages import Done, GetStatistics, Nack, Refused, Reply, Request, Statistics
+from rlctl.wire.messages import (
+    Done,
+    GetStatistics,
+    Nack,
+    Refused,
+    Reply,
+    Request,
+    Statistics,
+)
 from rlctl.wire.sockets import Answer, Ask, AskBlocking
 
 

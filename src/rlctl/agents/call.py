@@ -8,7 +8,7 @@ import msgspec
 
 from rlctl.agents.client import CallFailed, Client
 from rlctl.envs.base import Play
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 @dataclass(frozen=True)

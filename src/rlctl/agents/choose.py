@@ -4,7 +4,7 @@ from rlctl.agents import command, environment
 from rlctl.agents.call import Call
 from rlctl.agents.client import Client
 from rlctl.config.serving import Env
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 async def play(env: Env, client: Client, call: Call) -> Facts:

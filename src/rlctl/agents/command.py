@@ -20,7 +20,7 @@ import msgspec
 
 from rlctl.agents.call import Call, report
 from rlctl.agents.client import Client
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 KEPT = 65536
 """Last bytes of stdout and of stderr that are looked at."""

@@ -6,7 +6,7 @@ import msgspec
 
 from rlctl.agents.call import Call, report
 from rlctl.agents.client import CallFailed, Client
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 async def play(client: Client, call: Call) -> Facts:

@@ -12,7 +12,7 @@ from rlctl.cli.options import Json, RunDir, existing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rlctl.wire.messages import Ended
+    from rlctl.wire.samples import Ended
 
 
 def traj(

@@ -8,7 +8,8 @@ from pathlib import Path
 from rlctl.errors import ConfigError
 from rlctl.wire import arrays
 from rlctl.wire.frames import read_ended, read_feedback
-from rlctl.wire.messages import Ended, Feedback, Trajectory
+from rlctl.wire.messages import Feedback
+from rlctl.wire.samples import Ended, Trajectory
 
 
 @dataclass(frozen=True)

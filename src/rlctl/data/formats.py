@@ -13,7 +13,8 @@ from typing import Any
 
 from rlctl.data.choose import versions
 from rlctl.data.rows import Decode, Row, Source, context, native
-from rlctl.wire.messages import Ended, Feedback, Trajectory
+from rlctl.wire.messages import Feedback
+from rlctl.wire.samples import Ended, Trajectory
 
 FORMATS = ("native", "trl-sft", "trl-dpo", "verl")
 

@@ -17,7 +17,8 @@ from rlctl.data.files import read
 from rlctl.data.rows import Row, trajectory
 from rlctl.errors import ConfigError
 from rlctl.wire import frames
-from rlctl.wire.messages import Batch, Group, Trajectory
+from rlctl.wire.messages import Batch
+from rlctl.wire.samples import Group, Trajectory
 
 
 def load(path: Path, out: Path, groups_per_step: int) -> dict[str, Any]:

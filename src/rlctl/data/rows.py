@@ -11,7 +11,8 @@ import msgspec
 
 from rlctl.data.choose import response_tokens, versions
 from rlctl.wire.arrays import pack_floats, pack_ids, unpack_floats, unpack_ids
-from rlctl.wire.messages import Ended, Facts, Feedback, Step, Trajectory
+from rlctl.wire.messages import Feedback
+from rlctl.wire.samples import Ended, Facts, Step, Trajectory
 
 Row = dict[str, Any]
 Decode = Callable[[bytes], str]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlctl.data.choose import response_tokens, versions
-from rlctl.wire.messages import Ended
+from rlctl.wire.samples import Ended
 
 
 def statistics(ended: Iterable[Ended]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rlctl.config.serving import Env
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 Message = dict[str, str]
 Reason = Literal["no_instance", "unsolvable", "too_deep", "too_large"]

@@ -9,7 +9,7 @@ penalty, which `facts().extra["format_penalty"]` holds for whoever computes the 
 from rlctl.config.serving import Env
 from rlctl.envs import text
 from rlctl.envs.base import Instance, Player
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 class Episode:

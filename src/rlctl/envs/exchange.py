@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rlctl.config.serving import Env
 from rlctl.envs.base import Message
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 class Verdict(NamedTuple):

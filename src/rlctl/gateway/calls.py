@@ -24,7 +24,7 @@ from rlctl.gateway.sessions import Prompt, Session
 from rlctl.gateway.template import Message
 from rlctl.gateway.trajectories import Live, Trajectories
 from rlctl.gateway.upstream import Completion, Upstream
-from rlctl.wire.messages import Step
+from rlctl.wire.samples import Step
 
 PHASES = ("template", "tokenize", "engine", "pool")
 Place = Callable[[Session], Prompt]

@@ -15,7 +15,8 @@ from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.http import Request, Response, answer
 from rlctl.gateway.keys import Keys
 from rlctl.wire.arrays import pack_floats, pack_ids
-from rlctl.wire.messages import CompleteTrajectory, Facts, Step
+from rlctl.wire.messages import CompleteTrajectory
+from rlctl.wire.samples import Facts, Step
 
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a trajectory or prompt uid looks like: it stands in URLs and file names."""

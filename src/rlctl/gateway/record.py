@@ -16,9 +16,9 @@ from rlctl.wire.messages import (
     FeedbackTaken,
     GetOpenSteps,
     GetStatistics,
-    Step,
     SubmitSteps,
 )
+from rlctl.wire.samples import Step
 from rlctl.wire.sockets import Ask
 
 log = logging.getLogger(__name__)

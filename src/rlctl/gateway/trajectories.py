@@ -14,7 +14,8 @@ from rlctl.gateway.faults import Fault
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.sessions import Session
 from rlctl.gateway.template import Message
-from rlctl.wire.messages import CompleteTrajectory, Facts
+from rlctl.wire.messages import CompleteTrajectory
+from rlctl.wire.samples import Facts
 
 REMEMBERED = 100_000
 """Ended trajectories whose uid is still known (a second completion is answered, a late call is refused)."""

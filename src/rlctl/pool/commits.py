@@ -21,7 +21,8 @@ from rlctl.pool.segments import StorageError
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
-from rlctl.wire.messages import Ended, Noted, Reply
+from rlctl.wire.messages import Noted, Reply
+from rlctl.wire.samples import Ended
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25

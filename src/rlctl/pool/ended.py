@@ -9,7 +9,8 @@ import msgspec
 
 from rlctl.pool.segments import Segments
 from rlctl.wire import frames
-from rlctl.wire.messages import Ended, Finished, Noted
+from rlctl.wire.messages import Finished, Noted
+from rlctl.wire.samples import Ended
 
 encode = msgspec.msgpack.Encoder().encode
 FILES = 16

@@ -17,7 +17,13 @@ from rlctl.pool.ordering import EVICTIONS, ORDERS, Key
 from rlctl.pool.scoring import ScoringQueue
 from rlctl.pool.state import LiveGroup, LiveTrajectory, Rules, State
 from rlctl.wire.arrays import count
-from rlctl.wire.messages import TRAIN, Ended, Feedback, Noted, Step, Trajectory
+from rlctl.wire.messages import Feedback, Noted
+from rlctl.wire.samples import (
+    TRAIN,
+    Ended,
+    Step,
+    Trajectory,
+)
 
 TOMBSTONES = 200_000
 """Ended trajectories remembered."""

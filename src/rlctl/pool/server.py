@@ -28,7 +28,6 @@ from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
 from rlctl.wire.messages import (
-    TRAIN,
     Abandon,
     Ack,
     Batch,
@@ -52,6 +51,7 @@ from rlctl.wire.messages import (
     TakeUnscored,
     Unscored,
 )
+from rlctl.wire.samples import TRAIN
 from rlctl.wire.sockets import Answer
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import msgspec
 
 from rlctl.errors import WireError
-from rlctl.wire.messages import Facts, Feedback, Step, Trajectory
+from rlctl.wire.messages import Feedback
+from rlctl.wire.samples import Facts, Step, Trajectory
 
 
 class Refusal(WireError):

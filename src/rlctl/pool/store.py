@@ -23,30 +23,32 @@ from typing import Any
 from rlctl.pool.ledger import Ledger
 from rlctl.pool.state import Lease, LiveGroup, LiveTrajectory, Refusal, Rules, State
 from rlctl.wire.messages import (
-    OUTCOMES,
-    TRAIN,
     Abandon,
     Ack,
     Batch,
     Busy,
     CompleteTrajectory,
     Done,
-    Ended,
     EndRun,
     Feedback,
     FeedbackTaken,
     FetchBatch,
-    Group,
     GroupOpened,
     Nack,
     Noted,
     OpenGroup,
     Reply,
-    Score,
     SetPolicyVersion,
-    Step,
     SubmitScores,
     SubmitSteps,
+)
+from rlctl.wire.samples import (
+    OUTCOMES,
+    TRAIN,
+    Ended,
+    Group,
+    Score,
+    Step,
     Trajectory,
 )
 

@@ -18,7 +18,7 @@ from rlctl.reward.judging import Disrm, Genrm
 from rlctl.reward.parts import CONTAINED, RUN_PROGRAM, Code, Contained, Plain
 from rlctl.reward.sandbox.client import Sandbox
 from rlctl.reward.values import Failure, Part, Value
-from rlctl.wire.messages import Score
+from rlctl.wire.samples import Score
 
 PENALTY = "format_penalty"
 """Key of Facts.extra, and name of the part."""

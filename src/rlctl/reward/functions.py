@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from rlctl.rules import answers
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 RewardFunction = Callable[..., float]
 

@@ -11,7 +11,7 @@ from rlctl.config.root import Config
 from rlctl.errors import ConfigError
 from rlctl.reward.combine import build
 from rlctl.reward.functions import Sample
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 BATCH = 64
 

@@ -37,7 +37,8 @@ from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce, until_signal
-from rlctl.wire.messages import Score, SubmitScores, TakeUnscored, Trajectory
+from rlctl.wire.messages import SubmitScores, TakeUnscored
+from rlctl.wire.samples import Score, Trajectory
 from rlctl.wire.sockets import Ask
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,8 @@ from rlctl.config.serving import Eval
 from rlctl.envs.base import Instance, Rate, horizon
 from rlctl.errors import RlctlError
 from rlctl.rollout.instances import World
-from rlctl.wire.messages import VAL, EvalResult, Evaluate, Facts, GetStatistics, OpenGroup
+from rlctl.wire.messages import Evaluate, GetStatistics, OpenGroup
+from rlctl.wire.samples import VAL, EvalResult, Facts
 from rlctl.wire.sockets import Ask
 
 

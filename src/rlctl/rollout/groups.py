@@ -11,7 +11,8 @@ from rlctl.agents.client import Client
 from rlctl.config import Config
 from rlctl.rollout.instances import Task
 from rlctl.rollout.tally import Tally
-from rlctl.wire.messages import TRAIN, Busy, GetStatistics, OpenGroup
+from rlctl.wire.messages import Busy, GetStatistics, OpenGroup
+from rlctl.wire.samples import TRAIN
 from rlctl.wire.sockets import Ask
 
 log = logging.getLogger(__name__)

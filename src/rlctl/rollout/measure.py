@@ -26,7 +26,8 @@ from rlctl.rollout.instances import World
 from rlctl.rollout.score import Played, result
 from rlctl.telemetry import logs
 from rlctl.telemetry.process import announce
-from rlctl.wire.messages import VAL, OpenGroup
+from rlctl.wire.messages import OpenGroup
+from rlctl.wire.samples import VAL
 from rlctl.wire.sockets import Ask
 
 EPISODES, ORDER, RESULTS = "episodes.jsonl", "eval.json", "results.json"

@@ -21,7 +21,15 @@ from rlctl.rollout.tally import Tally
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
-from rlctl.wire.messages import Abandon, Evaluate, Evaluated, GetStatistics, Refused, Reply, Request
+from rlctl.wire.messages import (
+    Abandon,
+    Evaluate,
+    Evaluated,
+    GetStatistics,
+    Refused,
+    Reply,
+    Request,
+)
 from rlctl.wire.sockets import Answer, Ask
 
 log = logging.getLogger(__name__)

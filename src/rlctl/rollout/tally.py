@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from rlctl.wire.messages import Facts
+from rlctl.wire.samples import Facts
 
 
 class Tally:

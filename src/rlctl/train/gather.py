@@ -13,7 +13,7 @@ from rlctl.config import Config
 from rlctl.telemetry.phases import Phases
 from rlctl.train.shaping import Shaped, shape
 from rlctl.train.source import BatchSource
-from rlctl.wire.messages import Group
+from rlctl.wire.samples import Group
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rlctl.wire.arrays import expand_versions, unpack_floats, unpack_ids
-from rlctl.wire.messages import Step
+from rlctl.wire.samples import Step
 
 NO_VERSION = -1
 

@@ -13,7 +13,7 @@ from rlctl.train.advantages import ADVANTAGES, group_advantages, has_signal, rem
 from rlctl.train.assign import with_rewards
 from rlctl.train.credit import discounted, place_rewards
 from rlctl.train.samples import BadSteps, TrainSample, build
-from rlctl.wire.messages import Group, Trajectory
+from rlctl.wire.samples import Group, Trajectory
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 4

@@ -12,7 +12,14 @@ import msgspec
 from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.wire import frames
-from rlctl.wire.messages import Ack, Batch, EndRun, FetchBatch, Nack, SetPolicyVersion
+from rlctl.wire.messages import (
+    Ack,
+    Batch,
+    EndRun,
+    FetchBatch,
+    Nack,
+    SetPolicyVersion,
+)
 from rlctl.wire.sockets import AskBlocking
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rlctl.telemetry.metrics import read
 from rlctl.up.snapshot import alive, folded, last_row
-from rlctl.wire.messages import OUTCOMES
+from rlctl.wire.samples import OUTCOMES
 
 PHASES = {"rollout": "agent", "train": "trainer"}
 """Process -> the phase it is called in the report; engine-0, engine-1, ... are "engine", the others keep their name."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.wire.messages import Ended, Noted
+from rlctl.wire.samples import Ended, Noted
 
 HEADER = struct.Struct("<II")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from rlctl.wire.arrays import count, expand_versions, unpack_floats, unpack_ids
-from rlctl.wire.messages import Ended, Step
+from rlctl.wire.samples import Ended, Step
 
 Row = dict[str, Any]
 
