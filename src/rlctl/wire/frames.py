@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.wire.samples import Ended, Noted
+from rlctl.wire.messages import Noted
+from rlctl.wire.samples import Ended
 
 HEADER = struct.Struct("<II")
 
