@@ -81,12 +81,19 @@ async def test_an_engine_that_fails_its_calls_is_left_alone_for_a_while(tmp_path
         assert f'rlctl_gateway_engine_failures{{engine="{stack.engines[0].url}"}} {STRIKES}' in metrics
 
 
+async def talk_later(stack: Stack, seed: int) -> None:
+    """Begins when an engine has been added and another one has been killed."""
+    await asyncio.sleep(1.2)
+    await talk(stack, f"t{seed}", seed)
+
+
 async def test_engines_are_added_killed_and_removed_under_load_and_no_step_is_lost(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("rlctl.gateway.upstream.HEALTH_EVERY_S", 0.05)
     async with running(tmp_path, engines=2) as stack:
         for engine in stack.engines:
             engine.delay_s = 0.05
         talks = [asyncio.create_task(talk(stack, f"t{seed}", seed)) for seed in range(24)]
+        late = [asyncio.create_task(talk_later(stack, seed)) for seed in range(24, 36)]
         await asyncio.sleep(0.3)
         third = await FakeEngine(7).start()
         third.delay_s = 0.05
@@ -96,7 +103,7 @@ async def test_engines_are_added_killed_and_removed_under_load_and_no_step_is_lo
         await stack.engines[0].stop()
         await asyncio.sleep(0.3)
         assert len((await stack.client.post("/engines", {"remove": [stack.engines[0].url]}))[1]["engines"]) == 2
-        await asyncio.gather(*talks)
+        await asyncio.gather(*talks, *late)
         assert third.calls, "the new one has taken part"
         check_kept_where_answered(stack, third)
         await third.stop()
