@@ -26,7 +26,7 @@ check: install
 	$(BIN)/mypy
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: install
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow --timeout 1800
