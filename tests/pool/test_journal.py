@@ -9,7 +9,7 @@ import pytest
 from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Journal, record
+from rlctl.pool.journal import Durable, Journal, record
 from rlctl.pool.segments import Segments, StorageError
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
@@ -22,6 +22,7 @@ from rlctl.wire.messages import (
     SubmitSteps,
 )
 from rlctl.wire.samples import Ended, Trajectory
+from tests.pool.conftest import Open
 from tests.pool.make import rules, step
 
 STORY: list[tuple[Event, float]] = [
@@ -37,7 +38,7 @@ STORY: list[tuple[Event, float]] = [
 ]
 
 
-def play(store: Store, journal: Journal, events: list[tuple[Event, float]]) -> None:
+def play(store: Store, journal: Durable, events: list[tuple[Event, float]]) -> None:
     for event, now in events:
         journal.append([record(event, now)])
         try:
@@ -46,12 +47,12 @@ def play(store: Store, journal: Journal, events: list[tuple[Event, float]]) -> N
             continue
 
 
-def test_a_recovered_store_is_the_store_that_crashed(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+def test_a_recovered_store_is_the_store_that_crashed(open_journal: Open) -> None:
+    journal = open_journal()
     store = journal.recover(rules())
     play(store, journal, STORY)
     journal.close()
-    again = Journal(tmp_path).recover(rules())
+    again = open_journal().recover(rules())
     assert again.state == store.state
     assert again.statistics() == store.statistics()
     assert list(again.state.leases) == ["L"], "the lease holds: its owner may be alive and training on it"
@@ -60,15 +61,25 @@ def test_a_recovered_store_is_the_store_that_crashed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut_after", range(len(STORY)))
-def test_a_snapshot_at_any_moment_changes_nothing_and_frees_the_space_before_it(tmp_path: Path, cut_after: int) -> None:
-    journal = Journal(tmp_path)
+def test_a_snapshot_at_any_moment_changes_nothing_and_frees_the_space_before_it(
+    open_journal: Open, cut_after: int
+) -> None:
+    journal = open_journal()
     store = journal.recover(rules())
     play(store, journal, STORY[:cut_after])
-    journal.snapshot(encode_state(store.state), journal.segments.rotate())
+    journal.snapshot(encode_state(store.state), journal.cut())
     play(store, journal, STORY[cut_after:])
+    behind = sum(len(record(event, now)) for event, now in STORY[cut_after:])
+    assert journal.since_snapshot == behind
     journal.close()
-    assert len(frames.files(tmp_path, "journal")) == 1
-    assert Journal(tmp_path).recover(rules()).state == store.state
+    if isinstance(journal, Journal):
+        assert len(frames.files(journal.directory, "journal")) == 1
+    journal = open_journal()
+    assert journal.recover(rules()).state == store.state
+    assert journal.since_snapshot == behind
+    journal.snapshot(encode_state(store.state), journal.cut())
+    journal.close()
+    assert open_journal().recover(rules()).state == store.state
 
 
 def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes(

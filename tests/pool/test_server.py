@@ -1,7 +1,6 @@
 """The real process: waiting, durability under SIGKILL, a disk that is full."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -27,13 +26,14 @@ from rlctl.wire.messages import (
 )
 from rlctl.wire.samples import Score
 from rlctl.wire.sockets import Ask
+from tests.pool.chaos import chaos
 from tests.pool.make import step
 from tests.pool.process import PoolProcess
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[PoolProcess]:
-    process = PoolProcess(tmp_path, **{"train.groups_per_step": 2, "pool.max_staleness": 1})
+def pool(tmp_path: Path, where: dict[str, str]) -> Iterator[PoolProcess]:
+    process = PoolProcess(tmp_path, **{"train.groups_per_step": 2, "pool.max_staleness": 1, **where})
     process.start()
     yield process
     process.stop()
@@ -127,72 +127,9 @@ async def test_feedback_survives_a_crash_and_is_logged_once_also_after_the_end(p
     assert [(one.number, one.feedback.uid, one.rescored) for one in noted] == [(1, "early", True), (2, "late", False)]
 
 
-async def chaos(pool: PoolProcess, kills: int, seed: int) -> None:
-    """Kill and restart under load; what was acknowledged is there once, sums match, counters equal the traffic."""
-    rng = random.Random(seed)
-    ask = Ask(pool.url, retry_s=0.2)
-    running = True
-    acknowledged: set[tuple[str, int]] = set()
-    trained: list[str] = []
-
-    async def agent(number: int) -> None:
-        episode = 0
-        while running:
-            uid = f"{number}-{episode}"
-            episode += 1
-            if isinstance(await ask.ask(OpenGroup(uid, [uid], wait_s=1)), Busy):
-                continue
-            for index in range(3):
-                await ask.ask(SubmitSteps([step(uid, index, tokens=50)]))
-                acknowledged.add((uid, index))
-            await ask.ask(CompleteTrajectory(uid, 3))
-
-    async def scorer() -> None:
-        while running:
-            taken = (await ask.ask(TakeUnscored(wait_s=0.2))).trajectories
-            await ask.ask(SubmitScores([Score(t.uid, 1.0) for t in taken]))
-
-    async def trainer() -> None:
-        number = 0
-        while running:
-            number += 1
-            batch = await ask.ask(FetchBatch(2, wait_s=0.2, lease=f"lease-{number}"))
-            uids = [t.uid for g in batch.groups for t in g.trajectories]
-            if uids:
-                assert all([s.step_index for s in t.steps] == [0, 1, 2] for g in batch.groups for t in g.trajectories)
-                done = await ask.ask(Ack(batch.lease, dict.fromkeys(uids, "trained")))
-                assert done.accepted + done.duplicate == len(uids)
-                trained.extend(uids)
-
-    tasks = [asyncio.create_task(main) for main in (*(agent(i) for i in range(8)), scorer(), trainer())]
-    for _ in range(kills):
-        await asyncio.sleep(rng.uniform(0.05, 0.4))
-        await asyncio.to_thread(pool.kill)
-        await asyncio.to_thread(pool.start)
-    await asyncio.sleep(0.3)
-    running = False
-    await asyncio.gather(*tasks)
-    while batch := (await ask.ask(FetchBatch(1, wait_s=0.3, lease=f"rest-{len(trained)}"))).groups:
-        trained.append(batch[0].trajectories[0].uid)
-    values = await statistics(ask)
-    ask.close()
-    pool.stop()
-    ended = [one for _, one in read_ended(pool.directory / "trajectories")]
-    assert len(trained) == len(set(trained)) > 0, "a sample was trained twice"
-    assert [one.number for one in ended] == list(range(1, len(ended) + 1))
-    assert values["train.trained"] == len({one.trajectory.uid for one in ended}) == len(ended)
-    assert values["train.created"] == values["train.trained"] + values["train.open"]
-    assert values["steps"] == len(acknowledged), "every acknowledged step once, and none that nobody sent"
-    unscored = values["queue_unscored"] + values["queue_ready"]
-    stored = {(s.trajectory_uid, s.step_index) for one in ended for s in one.trajectory.steps}
-    assert stored <= acknowledged
-    assert values["resident_steps"] == len(acknowledged - stored)
-    assert unscored <= values["train.open"]
-
-
-async def test_sigkill_under_load_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    pool = PoolProcess(tmp_path, **{"train.groups_per_step": 8, "pool.journal_mb": 1})
-    await chaos(pool.start(), kills=4, seed=1)
+async def test_sigkill_under_load_loses_nothing_and_doubles_nothing(tmp_path: Path, where: dict[str, str]) -> None:
+    pool = PoolProcess(tmp_path, **{"train.groups_per_step": 8, "pool.journal_mb": 1, **where})
+    await chaos(pool.start(), [pool], kills=4, seed=1)
 
 
 @pytest.mark.slow
@@ -200,7 +137,7 @@ async def test_sigkill_under_load_loses_nothing_and_doubles_nothing(tmp_path: Pa
 @pytest.mark.parametrize("seed", range(3))
 async def test_many_sigkills_under_load_lose_nothing(tmp_path: Path, seed: int) -> None:
     pool = PoolProcess(tmp_path, **{"train.groups_per_step": 8, "pool.journal_mb": 1})
-    await chaos(pool.start(), kills=40, seed=seed)
+    await chaos(pool.start(), [pool], kills=40, seed=seed)
 
 
 async def test_a_full_disk_is_a_clear_error_and_nothing_acknowledged_is_missing(tmp_path: Path) -> None:

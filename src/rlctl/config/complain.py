@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from rlctl.config.base import masked
 from rlctl.config.root import Config
 from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
@@ -79,5 +80,5 @@ def keys_of(table: Key, tree: Mapping[str, Any]) -> list[str]:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = masked(repr(value))
     return text if len(text) <= 60 else text[:57] + "..."

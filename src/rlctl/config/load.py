@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from rlctl.config import locate, presets
+from rlctl.config.base import masked
 from rlctl.config.complain import problems
 from rlctl.config.root import Config
 from rlctl.errors import ConfigError
@@ -51,7 +52,7 @@ def load(
         if not equals or not key.strip():
             raise ConfigError(f"-s {override}: expected section.key=value, e.g. -s train.optim.lr=1e-5")
         parts = key.strip().replace("[", ".").replace("]", "").split(".")
-        _assign(tree, places, parts, text.strip(), f"-s {override}")
+        _assign(tree, places, parts, text.strip(), f"-s {masked(override)}")
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:

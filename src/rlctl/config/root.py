@@ -114,7 +114,7 @@ class Config(Section):
 
     @property
     def pool_url(self) -> str:
-        return self.pool.url or f"tcp://{self.pool.host}:{self.pool.port}"
+        return self.pool.url if self.pool.elsewhere else f"tcp://{self.pool.host}:{self.pool.port}"
 
     @property
     def gateway_url(self) -> str:

@@ -3,9 +3,9 @@
 import os
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
-from rlctl.config.base import Fraction, NonNegative, Port, Positive, Seconds, Section
+from rlctl.config.base import Fraction, NonNegative, Port, Positive, Seconds, Section, masked
 from rlctl.config.worlds import WORLDS
 from rlctl.errors import ConfigError
 
@@ -81,7 +81,10 @@ class Pool(Section):
     host: str = "127.0.0.1"
     port: Port = 0
     url: str = ""
-    """Address of a pool elsewhere, tcp://HOST:PORT; empty: this section's host and port."""
+    """tcp://HOST:PORT: a pool elsewhere. redis://[USER:PASSWORD@]HOST:PORT/DB (rediss:// for TLS): this section's host
+    and port, with the journal in that Redis, so that the pool can go on from any host. Empty: journal on disk."""
+    redis_wait_s: Seconds = 30.0
+    """Requests wait this long for a Redis that does not answer before they are refused."""
     max_staleness: NonNegative = 1
     """Oldest policy a trained sample may come from, in versions. 0: rollouts wait for every update."""
     min_group_size: NonNegative = 0
@@ -101,13 +104,34 @@ class Pool(Section):
     feedback_weight: float = 1.0
     """Of the reward part `feedback` (POST /feedback)."""
     fsync: bool = True
-    """Acknowledged means on disk."""
+    """Acknowledged means on disk; a Redis that does not promise this is refused."""
     journal_mb: Positive = 64
     """Journal written between two snapshots of the state, or twice the state's own size; older files are deleted."""
     trajectories_mb: NonNegative = 4096
     """Ended trajectories kept in the run directory, the oldest deleted first. 0: none."""
     reward_port: Port = 0
     """Where `rlctl reward` serves POST /score, on `host`. 0: a free one."""
+
+    @field_validator("url")
+    @classmethod
+    def _known_scheme(cls, url: str) -> str:
+        if url and not url.startswith(("tcp://", "redis://", "rediss://")):
+            raise ValueError("an address is tcp://HOST:PORT, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")
+        return url
+
+    @field_serializer("url")
+    def _without_password(self, url: str) -> str:
+        """What is printed or written (resolved.toml, --plan, provenance) has no password."""
+        return masked(url)
+
+    @property
+    def in_redis(self) -> bool:
+        return self.url.startswith("redis")
+
+    @property
+    def elsewhere(self) -> bool:
+        """Somebody else runs the pool."""
+        return self.url.startswith("tcp")
 
 
 class Rollout(Section):

@@ -3,7 +3,7 @@
     submit(event) -> pending --[one batch]--> journal (thread: encode, write, fdatasync) -> store.apply -> replies
                                               the disk refuses: every event of the batch is answered with the error
 
-So the state in memory is never ahead of the disk, and what was answered is on it.
+So the state in memory is never ahead of the disk (or of Redis), and what was answered is on it.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ import msgspec
 
 from rlctl.errors import WireError
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Journal, record
-from rlctl.pool.segments import StorageError
+from rlctl.pool.journal import Durable, record
+from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
@@ -40,7 +40,7 @@ class Commits:
     def __init__(
         self,
         store: Store,
-        journal: Journal,
+        journal: Durable,
         ended: EndedLog,
         journal_bytes: int,
         changed: Callable[[], None],
@@ -89,6 +89,7 @@ class Commits:
                     self.store.advance(now)
                 await self._after()
         finally:
+            self._journal.interrupt()
             self._writer.shutdown()
             self._snapshots.shutdown()
 
@@ -106,9 +107,10 @@ class Commits:
             await loop.run_in_executor(self._writer, self._write, [event for event, _ in batch], now)
         except StorageError as error:
             log.error("%s: %d requests refused", error, len(batch))
+            what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
             for _, future in batch:
                 if not future.done():
-                    future.set_exception(WireError(f"the pool stored nothing: {error}"))
+                    future.set_exception(WireError(f"{what}: {error}"))
             return
         self.commits += 1
         with self.phases("apply"):
@@ -162,7 +164,7 @@ class Commits:
         loop = asyncio.get_running_loop()
         try:
             offset = await loop.run_in_executor(self._writer, self._cut)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             self._no_snapshot(error)
             return
         with self.phases("snapshot"):
@@ -172,7 +174,7 @@ class Commits:
     def _cut(self) -> int:
         """What the old journal files could bring back must be in the log of the ended before they go."""
         self._ended.sync()
-        return self._journal.segments.rotate()
+        return self._journal.cut()
 
     def _store_snapshot(self, state: bytes, offset: int) -> None:
         try:

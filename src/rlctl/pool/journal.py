@@ -5,14 +5,18 @@
     pool/lock                  held by the running pool
 
 Recovery loads the newest snapshot and replays the journal from there through the store itself: one code path.
+`Durable` is what the pool needs of a place that keeps this; `Journal` is the local disk, `redis_journal` a Redis.
 """
 
+import asyncio
 import fcntl
 import logging
 import os
 import struct
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -32,8 +36,49 @@ def record(event: Event, now: float) -> bytes:
     return frames.frame(TIME.pack(now) + encode(event))
 
 
+class Durable(Protocol):
+    """What makes a pool durable. `append` and `cut` run in one thread, `snapshot` in another one."""
+
+    @property
+    def since_snapshot(self) -> int:
+        """Bytes that a recovery would replay."""
+
+    def recover(self, rules: Rules) -> Store:
+        """The store as it was: snapshot, then every event after it."""
+
+    def append(self, records: list[bytes]) -> None:
+        """Durable when it returns; StorageError and nothing kept when it is refused."""
+
+    def cut(self) -> int:
+        """The position that a snapshot of the state as it is now stands for."""
+
+    def snapshot(self, state: bytes, position: int) -> None:
+        """Store the encoded state as of `position`, then free what it replaces; StorageError if it is refused."""
+
+    async def keep(self) -> None:
+        """Runs beside the pool; ends with an error when this journal is no longer its own."""
+
+    def interrupt(self) -> None:
+        """Let no call wait any longer."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def replay(store: Store, payloads: Iterable[bytes]) -> int:
+    """Run journaled events through the store; returns how many there were."""
+    decode = msgspec.msgpack.Decoder(Event).decode
+    events = 0
+    for payload in payloads:
+        (now,) = TIME.unpack_from(payload)
+        with suppress(Refusal):  # it was refused then, too, and changed nothing
+            store.apply(decode(memoryview(payload)[TIME.size :]), now)
+        events += 1
+    return events
+
+
 class Journal:
-    """The journal of one pool directory; `append` and `snapshot` may run in another thread, one at a time."""
+    """The journal of one pool directory (see Durable)."""
 
     def __init__(self, directory: Path, fsync: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -60,20 +105,18 @@ class Journal:
             if offset == self.snapshot_at:
                 state = _load_snapshot(file)
         store = Store(rules, state)
-        decode = msgspec.msgpack.Decoder(Event).decode
-        events = 0
-        for payload in self.segments.read(self.snapshot_at):
-            (now,) = TIME.unpack_from(payload)
-            with suppress(Refusal):  # it was refused then, too, and changed nothing
-                store.apply(decode(memoryview(payload)[TIME.size :]), now)
-            events += 1
+        events = replay(store, self.segments.read(self.snapshot_at))
         if state or events:
             log.info("recovered %d live trajectories from %d events", len(store.state.trajectories), events)
         return store
 
-    def snapshot(self, state: bytes, offset: int) -> None:
-        """Store the encoded state as of `offset` (where a journal file begins), then delete what it replaces."""
-        target = self.directory / f"snapshot-{offset:016d}"
+    def cut(self) -> int:
+        """Begin a new file; its offset."""
+        return self.segments.rotate()
+
+    def snapshot(self, state: bytes, position: int) -> None:
+        """Store the encoded state as of `position` (where a journal file begins), then delete what it replaces."""
+        target = self.directory / f"snapshot-{position:016d}"
         temporary = target.with_suffix(".tmp")
         try:
             with temporary.open("wb") as file:
@@ -85,11 +128,18 @@ class Journal:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StorageError(f"cannot write {target}: {error.strerror}") from error
-        self.snapshot_at = offset
+        self.snapshot_at = position
         for older, path in _snapshots(self.directory):
-            if older < offset:
+            if older < position:
                 path.unlink()
-        self.segments.delete_before(offset)
+        self.segments.delete_before(position)
+
+    async def keep(self) -> None:
+        """The lock holds as long as the process lives."""
+        await asyncio.get_running_loop().create_future()
+
+    def interrupt(self) -> None:
+        """A disk is not waited for."""
 
     def close(self) -> None:
         self.segments.close()

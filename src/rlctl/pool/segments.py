@@ -13,7 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class StorageError(RlctlError):
-    """The disk refused; nothing of the append is kept."""
+    """The disk (or Redis) refused; nothing of the append is kept."""
+
+
+class Unsure(StorageError):
+    """Redis did not answer: it may have what was sent. Nothing of it is acknowledged; the next append deletes it."""
 
 
 class Segments:

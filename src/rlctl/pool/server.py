@@ -1,6 +1,6 @@
 """`rlctl pool`: the store as a process.
 
-ZeroMQ questions --> [wait until it can be honoured] --> Commits (journal, then store) --> reply
+ZeroMQ questions --> [wait until it can be honoured] --> Commits (journal or Redis, then store) --> reply
                        ^                                     |
                        +------ waiters looked at again ------+--> trajectories/ (what ended), metrics/pool.jsonl
 """
@@ -21,7 +21,8 @@ from rlctl.config.root import Config
 from rlctl.errors import ConfigError
 from rlctl.pool.commits import Commits
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Journal
+from rlctl.pool.journal import Durable
+from rlctl.pool.opening import open_journal
 from rlctl.pool.state import Refusal, Rules
 from rlctl.pool.waiting import Waiters
 from rlctl.telemetry import logs
@@ -79,7 +80,7 @@ def rules(config: Config) -> Rules:
 class Service:
     """Answers every PoolRequest; requests that cannot be honoured yet wait as long as they allow."""
 
-    def __init__(self, journal: Journal, ended: EndedLog, config: Config) -> None:
+    def __init__(self, journal: Durable, ended: EndedLog, config: Config) -> None:
         self.store = journal.recover(rules(config))
         self.commits = Commits(self.store, journal, ended, config.pool.journal_mb * MB, self._changed)
         self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
@@ -185,8 +186,6 @@ def main(config: Config) -> None:
     logs.setup("pool")
     if not config.run.dir:
         raise ConfigError("run.dir is not set: the pool keeps its journal there (-s run.dir=DIR)")
-    if config.pool.url and not config.pool.url.startswith("tcp://"):
-        raise ConfigError(f"pool.url = {config.pool.url!r}: only tcp://HOST:PORT is served")
     sys.setswitchinterval(0.0005)  # the journal's thread must get the interpreter back soon after fdatasync
     gc.set_threshold(100_000, 50, 100)  # steps form no cycles; scanning a million of them for some is wasted
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -194,7 +193,9 @@ def main(config: Config) -> None:
 
 
 async def _serve(config: Config) -> None:
-    journal = Journal(config.run_dir / "pool", config.pool.fsync)
+    journal = await open_journal(config)
+    if journal is None:
+        return
     ended = EndedLog(config.run_dir / "trajectories", config.pool.trajectories_mb * MB)
     metrics = Metrics(config.run_dir, "pool")
     service = Service(journal, ended, config)
@@ -202,7 +203,7 @@ async def _serve(config: Config) -> None:
     try:
         log.info("listening on %s", answer.url)
         announce(config.run_dir, "pool", answer.url)
-        await until_signal(answer.serve(service.handle), service.commits.run(), service.report(metrics))
+        await until_signal(answer.serve(service.handle), service.commits.run(), service.report(metrics), journal.keep())
     finally:
         answer.close()
         metrics.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlctl.config import Loaded
+from rlctl.config.base import MASK
 from rlctl.config.suggest import nearest
 from rlctl.errors import ConfigError
 from rlctl.up.plan import ProcessSpec
@@ -27,7 +28,7 @@ def check(
     names = {spec.name for spec in specs}
     found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names)]
     if starting:
-        found += [*_task(loaded, names), *_packages(names)]
+        found += [*_task(loaded, names), *_packages(names), *_redis(loaded, names)]
     if found:
         raise ConfigError(found)
 
@@ -118,6 +119,16 @@ def _packages(names: set[str]) -> Iterator[str]:
     for package in ("torch", "transformers"):
         if names & {"train", "sft", "prepare"} and importlib.util.find_spec(package) is None:
             yield f"training needs {package}, which is not installed: pip install 'rlctl[train]'"
+
+
+def _redis(loaded: Loaded, names: set[str]) -> Iterator[str]:
+    if "pool" not in names or not loaded.config.pool.in_redis:
+        return
+    where = place(loaded, "pool.url")
+    if importlib.util.find_spec("redis") is None:
+        yield f"{where}: Redis needs the package redis, which is not installed: pip install 'rlctl[redis]'"
+    if MASK in loaded.config.pool.url:
+        yield f"{where}: the password is not kept in resolved.toml: give the address again, e.g. in RLCTL__POOL__URL"
 
 
 def claim(run_dir: Path, resume: bool, where: str) -> None:

@@ -14,7 +14,7 @@ from rlctl.config import Loaded
 from rlctl.up import checks, devices, ports
 from rlctl.up.leash import GRACE_S
 from rlctl.up.plan import ProcessSpec, plan
-from rlctl.up.processes import Launcher
+from rlctl.up.processes import Launcher, secrets
 from rlctl.up.supervisor import Limits, Stops, Supervisor
 
 SERVING = ("prepare", "pool", "engine", "gateway")
@@ -45,7 +45,7 @@ def start(loaded: Loaded, folder: Path) -> None:
     limits = Limits(start_s=loaded.config.engine.start_timeout_s, watchdog_s=math.inf)
     try:
         with Stops() as stops:
-            Supervisor(folder, planned, Launcher(folder, mark), limits, stops).run()
+            Supervisor(folder, planned, Launcher(folder, mark, secrets(loaded.config)), limits, stops).run()
     finally:
         leash.stdin.close()
         leash.wait(timeout=GRACE_S + 5.0)

@@ -76,7 +76,7 @@ class _Builder:
         config = self.config
         first = ("prepare",) if builds_model(config) or generates_demonstrations(config) else ()
         engines = () if config.engine.urls else tuple(f"engine-{i}" for i in range(config.engine.replicas))
-        pool = () if config.pool.url else ("pool",)
+        pool = () if config.pool.elsewhere else ("pool",)
         sft = ("sft",) if config.sft.max_steps else ()
         specs = []
         if first:

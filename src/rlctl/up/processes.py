@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
+from rlctl.config import Config
+from rlctl.config.base import masked
 from rlctl.up.leash import MARK
 from rlctl.up.plan import ProcessSpec
 
@@ -44,18 +46,28 @@ Launch = Callable[[ProcessSpec], Child]
 
 
 class Launcher:
-    """Starts processes that carry `mark`, with logs in the run directory."""
+    """Starts processes that carry `mark`, with logs in the run directory.
 
-    def __init__(self, run_dir: Path, mark: str) -> None:
+    `secrets`: more environment by name of the process, which is neither shown nor written anywhere.
+    """
+
+    def __init__(self, run_dir: Path, mark: str, secrets: Mapping[str, dict[str, str]] = {}) -> None:
         self._logs = run_dir / "logs"
         self._mark = mark
+        self._secrets = secrets
         self._logs.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, spec: ProcessSpec) -> "Process":
         env = {name: value for name, value in os.environ.items() if not name.startswith("RLCTL__")}
         # setproctitle, which vLLM calls, would overwrite the memory that /proc shows as the environment: SPT_NOENV=1
         env |= {"PYTHONUNBUFFERED": "1", "SPT_NOENV": "1", MARK: self._mark, **spec.env}
+        env |= self._secrets.get(spec.name, {})
         return Process(spec.argv, env, self._logs / f"{spec.name}.log")
+
+
+def secrets(config: Config) -> dict[str, dict[str, str]]:
+    """What resolved.toml leaves out: the address of the pool's Redis with its password."""
+    return {"pool": {"RLCTL__POOL__URL": config.pool.url}} if masked(config.pool.url) != config.pool.url else {}
 
 
 class Process:

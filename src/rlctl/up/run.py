@@ -23,7 +23,7 @@ from rlctl.telemetry.metrics import Metrics
 from rlctl.up import checks, devices, ports, summary
 from rlctl.up.leash import GRACE_S
 from rlctl.up.plan import Ports, ProcessSpec, plan
-from rlctl.up.processes import Launcher
+from rlctl.up.processes import Launcher, secrets
 from rlctl.up.progress import progress
 from rlctl.up.report import report, show
 from rlctl.up.snapshot import Reader
@@ -120,7 +120,7 @@ def _supervise(setup: Setup, console: Console) -> None:
                 shown.show(lambda: reader.read({m.spec.name: m.state for m in members}))
 
             limits = Limits(start_s=config.engine.start_timeout_s, watchdog_s=config.monitor.watchdog_s)
-            launch = Launcher(setup.run_dir, mark)
+            launch = Launcher(setup.run_dir, mark, secrets(config))
             supervisor = Supervisor(setup.run_dir, setup.specs, launch, limits, stops, watch)
             try:
                 supervisor.run()

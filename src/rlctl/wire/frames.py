@@ -46,6 +46,18 @@ def read(file: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
             yield position, payload
 
 
+def unpack(data: bytes) -> Iterator[bytes]:
+    """Payloads of whole frames in memory; ends before the first broken one."""
+    position = 0
+    while position + HEADER.size <= len(data):
+        length, checksum = HEADER.unpack_from(data, position)
+        position += HEADER.size + length
+        payload = data[position - length : position]
+        if not length or len(payload) < length or zlib.crc32(payload) != checksum:
+            return
+        yield payload
+
+
 def read_ended(directory: Path, cursor: int = 0) -> Iterator[tuple[int, Ended]]:
     """(next cursor, record) of the trajectories that ended after `cursor`, on a live run as on a dead one.
 
