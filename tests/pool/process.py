@@ -35,21 +35,28 @@ class PoolProcess:
     def log(self) -> str:
         return (self.directory / "pool.log").read_text()
 
-    def start(self, file_size_limit: int = 0) -> "PoolProcess":
-        """Start and wait until it serves. `file_size_limit` bytes is as far as any file can grow (EFBIG beyond)."""
+    @property
+    def argv(self) -> list[str]:
         argv = [sys.executable, "-m", "rlctl", "pool", "--config", str(self.directory / "preset.toml")]
         for key, value in self.settings.items():
             argv += ["-s", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        return argv
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(Path(rlctl.__file__).parents[1])}
+
+    def start(self, file_size_limit: int = 0) -> "PoolProcess":
+        """Start and wait until it serves. `file_size_limit` bytes is as far as any file can grow (EFBIG beyond)."""
         ready = self.directory / "components" / "pool.json"
         ready.unlink(missing_ok=True)
 
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_size_limit, resource.RLIM_INFINITY))
 
-        environment = {**os.environ, "PYTHONPATH": str(Path(rlctl.__file__).parents[1])}
         with (self.directory / "pool.log").open("ab") as log:
             self.process = subprocess.Popen(
-                argv, stderr=log, env=environment, preexec_fn=limit if file_size_limit else None
+                self.argv, stderr=log, env=self.environment, preexec_fn=limit if file_size_limit else None
             )
         deadline = time.monotonic() + 60
         while not ready.exists():

@@ -327,12 +327,9 @@ def test_a_wrong_password_is_told_at_once_and_never_shown(tmp_path: Path) -> Non
 
 def test_an_encrypted_connection_checks_the_certificate(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-        + f"-addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
-        check=True,
-        capture_output=True,
-    )
+    argv = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*argv.split(), *files], check=True, capture_output=True)
     tls = {"tls-cert-file": str(certificate), "tls-key-file": str(key), "tls-auth-clients": "no"}
     server = RedisServer(tmp_path / "redis", tls=True, **tls).start()
     try:

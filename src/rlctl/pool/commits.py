@@ -61,6 +61,8 @@ class Commits:
         self._snapshot: asyncio.Future[None] | None = None
         self._unwritten: list[Ended] = []
         self._notes: list[Noted] = []
+        self._full = False
+        """The newest batch was refused: a snapshot that frees more than it takes is worth a try."""
         self._not_before = 0.0
         """Monotonic time of the next attempt, after the disk refused something that can wait."""
 
@@ -106,12 +108,14 @@ class Commits:
         try:
             await loop.run_in_executor(self._writer, self._write, [event for event, _ in batch], now)
         except StorageError as error:
+            self._full = not isinstance(error, Unsure)
             log.error("%s: %d requests refused", error, len(batch))
             what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
             for _, future in batch:
                 if not future.done():
                     future.set_exception(WireError(f"{what}: {error}"))
             return
+        self._full = False
         self.commits += 1
         with self.phases("apply"):
             for event, future in batch:
@@ -147,7 +151,8 @@ class Commits:
                 self._not_before = time.monotonic() + RETRY_S
                 return
         state_bytes = self.store.ledger.resident_bytes
-        if self._journal.since_snapshot > max(self._journal_bytes, 2 * state_bytes):
+        worth = state_bytes if self._full else max(self._journal_bytes, 2 * state_bytes)
+        if self._journal.since_snapshot > worth:
             await self.snapshot()
 
     def _write_ended(self) -> None:

@@ -152,7 +152,13 @@ class RedisJournal:
         self._snapshot_bytes = cut_bytes
 
     def _eval(self, script: str, keys: Sequence[str], *args: Any) -> Any:
-        return self._link.call(lambda client: client.register_script(script)([self.keys[k] for k in keys], args))
+        names = [self.keys[key] for key in keys]
+
+        def run(client: Any) -> Any:
+            roomy = script is scripts.APPEND or not self._link.script_flags
+            return client.register_script(script if roomy else scripts.WHEN_FULL + script)(names, args)
+
+        return self._link.call(run)
 
     def _do(self, script: str, keys: Sequence[str], *args: Any) -> None:
         answer = self._eval(script, keys, *args)

@@ -52,6 +52,8 @@ class Link:
         self._client: Any = None
         self._down_since: float | None = None
         self._closing = threading.Event()
+        self.script_flags = False
+        """Whether the server knows the line `#!lua flags=...` (Redis 7)."""
 
     def call(self, do: Callable[[Any], T]) -> T:
         """`do(client)`, again while nobody answers, until `wait_s` after the last answer: then Unsure.
@@ -97,10 +99,11 @@ class Link:
         except ValueError as error:
             raise ConfigError(f"pool.url = {self.where}: {error}") from None
         try:
-            cluster = bool(client.info("cluster").get("cluster_enabled"))
+            told = client.info()
         except exceptions.NoPermissionError:
-            cluster = False
-        if not cluster:
+            return client
+        self.script_flags = int(str(told["redis_version"]).partition(".")[0]) >= 7
+        if not told.get("cluster_enabled"):
             return client
         client.close()
         return RedisCluster.from_url(self._url, **options)

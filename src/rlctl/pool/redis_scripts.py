@@ -14,6 +14,9 @@ Answers: "OK"; "FENCED": another pool has taken over; "LOST": Redis has forgotte
 too late for this.
 """
 
+WHEN_FULL = "#!lua flags=allow-oom\n"
+"""First line of a script that must work in a full Redis: it stores next to nothing, or frees more than it takes."""
+
 _FENCE = """
 local epoch = redis.call('GET', KEYS[1])
 if not epoch then return 'LOST' end
