@@ -1,8 +1,9 @@
 """Pool throughput through real sockets and a real disk: submit, fetch, memory; one JSON line per measure.
 
-    python benchmarks/pool.py [--steps 100000] [--tokens 640] [--through 1000000] [--no-fsync]
+    python benchmarks/pool.py [--steps 100000] [--tokens 640] [--through 1000000] [--no-fsync] [--redis]
 
-The pool runs as its own process (`rlctl pool`), as in a run; the load comes from this process over ZeroMQ.
+The pool runs as its own process (`rlctl pool`), as in a run; the load comes from this process over ZeroMQ. With --redis
+its journal is in a redis-server that is started here, with appendonly and appendfsync always (no: --no-fsync).
 CPU milliseconds per step are printed beside the rates: they hold on a busy machine, wall rates do not.
 """
 
@@ -10,7 +11,9 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -63,15 +66,48 @@ def steps_of(count: int, tokens: int, tag: str) -> list[Step]:
     ]
 
 
+class Redis:
+    """A redis-server of its own."""
+
+    def __init__(self, directory: Path, fsync: bool) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise SystemExit("--redis needs redis-server (apt-get install redis-server)")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        directory.mkdir()
+        self.url = f"redis://127.0.0.1:{port}/0"
+        argv = [binary, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]
+        argv += ["--appendonly", "yes", "--appendfsync", "always" if fsync else "no"]
+        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        self.usage = psutil.Process(self.process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        times = self.usage.cpu_times()
+        return times.user + times.system
+
+    @property
+    def rss(self) -> int:
+        return self.usage.memory_info().rss
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
 class Pool:
     """The process under test."""
 
-    def __init__(self, directory: Path, fsync: bool) -> None:
+    def __init__(self, directory: Path, fsync: bool, redis: Redis | None) -> None:
+        self.redis = redis
         settings = {
             "run.dir": str(directory),
             "model.init": "tiny",
             "pool.fsync": str(fsync).lower(),
             "train.groups_per_step": "1000000",
+            **({"pool.url": redis.url} if redis else {}),
         }
         (directory / "preset.toml").write_text("")
         argv = [sys.executable, "-m", "rlctl", "pool", "--config", str(directory / "preset.toml")]
@@ -116,6 +152,7 @@ async def submit(pool: Pool, ask: Ask, steps: list[Step], batch: int, in_flight:
                 raise RuntimeError(f"accepted {done.accepted} of {len(one)}")
 
     rss, cpu, own, start = pool.rss, pool.cpu_s, time.process_time(), time.perf_counter()
+    redis_cpu = pool.redis.cpu_s if pool.redis else 0.0
     await asyncio.gather(*(worker() for _ in range(in_flight)))
     wall = time.perf_counter() - start
     report(
@@ -126,6 +163,7 @@ async def submit(pool: Pool, ask: Ask, steps: list[Step], batch: int, in_flight:
         pool_cpu_us_per_step=(pool.cpu_s - cpu) / len(steps) * 1e6,
         load_cpu_us_per_step=(time.process_time() - own) / len(steps) * 1e6,
         rss_bytes_per_step=(pool.rss - rss) / len(steps),
+        **({"redis_cpu_us_per_step": (pool.redis.cpu_s - redis_cpu) / len(steps) * 1e6} if pool.redis else {}),
     )
 
 
@@ -154,7 +192,8 @@ async def fetch(pool: Pool, ask: Ask, steps: list[Step], groups: int, batch: int
 
 async def measure(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=args.dir) as name:
-        pool = Pool(Path(name), not args.no_fsync)
+        redis = Redis(Path(name) / "redis", not args.no_fsync) if args.redis else None
+        pool = Pool(Path(name), not args.no_fsync, redis)
         ask = Ask(pool.url, retry_s=60)
         try:
             few = steps_of(args.steps // 10 // TURNS * TURNS, args.tokens, "single")
@@ -165,7 +204,10 @@ async def measure(args: argparse.Namespace) -> None:
             stats = (await ask.ask(GetStatistics())).values
             tokens = stats["resident_steps"] * args.tokens
             report(
-                "memory", rss_bytes_per_token=pool.rss / tokens, packed_bytes_per_token=stats["resident_bytes"] / tokens
+                "memory",
+                rss_bytes_per_token=pool.rss / tokens,
+                packed_bytes_per_token=stats["resident_bytes"] / tokens,
+                **({"redis_rss_bytes_per_token": redis.rss / tokens} if redis else {}),
             )
             await fetch(pool, ask, many, len(many) // TURNS, 128)
             for part in range(args.through // args.steps):
@@ -175,6 +217,8 @@ async def measure(args: argparse.Namespace) -> None:
         finally:
             ask.close()
             pool.stop()
+            if redis:
+                redis.stop()
         last = list(read_metrics(Path(name) / "metrics" / "pool.jsonl"))[-1]
         report(
             "where the pool's time went", **{k: last[k] for k in ("phase_s", "phase_cpu_s", "process_cpu_s", "commits")}
@@ -187,6 +231,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=640)
     parser.add_argument("--through", type=int, default=0, help="then this many more steps, fetched and acknowledged")
     parser.add_argument("--no-fsync", action="store_true")
+    parser.add_argument("--redis", action="store_true", help="journal in a redis-server started for this")
     parser.add_argument("--dir", help="where the pool writes; default: the system's temporary directory")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure(parser.parse_args()))
