@@ -4,13 +4,14 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from rlctl.config import Config, load
 from rlctl.errors import ConfigError
-from rlctl.up import checks, devices
+from rlctl.up import checks, devices, processes
 from rlctl.up.devices import Split
 from rlctl.up.plan import Ports, ProcessSpec, plan
 
@@ -70,6 +71,32 @@ def test_what_runs_elsewhere_is_not_started() -> None:
     specs = planned('engine.urls=["http://10.0.0.5:8001"]', 'pool.url="tcp://10.0.0.6:7001"')
     assert list(specs) == ["prepare", "gateway", "reward", "rollout", "train"]
     assert specs["gateway"].env["RLCTL__ENGINE__URLS"] == '["http://10.0.0.5:8001"]'
+
+
+def test_a_pool_over_redis_is_started_and_its_password_is_in_no_plan() -> None:
+    url = "redis://:secret@10.0.0.6:6379/0"
+    specs = planned(f"pool.url={url}")
+    assert "pool" in specs
+    assert "secret" not in str(specs)
+    assert processes.secrets(config(f"pool.url={url}")) == {"pool": {"RLCTL__POOL__URL": url}}
+    assert processes.secrets(config("pool.url=redis://10.0.0.6:6379/0")) == {}
+
+
+def test_a_secret_reaches_its_process_and_no_other(tmp_path: Path) -> None:
+    launch = processes.Launcher(tmp_path, "mark", {"pool": {"RLCTL__POOL__URL": "u"}})
+    code = "import os, sys; sys.exit(os.environ.get('RLCTL__POOL__URL') == 'u')"
+    for name, found in (("pool", 1), ("gateway", 0)):
+        child = launch(ProcessSpec(name, argv=(sys.executable, "-c", code)))
+        while (ended := child.poll()) is None:
+            time.sleep(0.01)
+        assert ended == found, name
+
+
+def test_a_masked_password_is_asked_for_before_anything_starts(tmp_path: Path) -> None:
+    loaded = load([], ['model.init="tiny"', 'env=[{name="frozenlake"}]', "pool.url=redis://:***@h:1/0"], environ={})
+    specs = list(planned("pool.url=redis://:***@h:1/0").values())
+    with pytest.raises(ConfigError, match=r"pool\.url: the password is not kept in resolved\.toml"):
+        checks.check(loaded, specs, hub=lambda model, revision: None)
 
 
 def test_only_a_subset_waits_only_for_itself() -> None:
