@@ -51,7 +51,8 @@ def test_clients_ask_the_pool_not_redis() -> None:
     config = loaded(f"pool.url={URL}", "pool.host=10.0.0.1", "pool.port=7001").config
     assert config.pool_url == "tcp://10.0.0.1:7001"
     assert config.pool.in_redis
-    elsewhere = loaded("pool.url=tcp://10.0.0.9:7001").config
-    assert elsewhere.pool_url == "tcp://10.0.0.9:7001"
-    assert elsewhere.pool.elsewhere
-    assert not elsewhere.pool.in_redis
+    for url in ("tcp://10.0.0.9:7001", "tcp://10.0.0.9:7001,tcp://10.0.0.8:7001"):
+        elsewhere = loaded(f"pool.url={url}").config
+        assert elsewhere.pool_url == url
+        assert elsewhere.pool.elsewhere
+        assert not elsewhere.pool.in_redis

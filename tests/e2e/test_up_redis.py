@@ -21,7 +21,7 @@ def test_a_run_over_redis_adds_up_and_keeps_its_password_to_itself(tmp_path: Pat
         samples = json.loads(out)["samples"]
         assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
         assert samples["trained"] + samples["zero_variance"] >= 3 * 4 * 4
-        assert "owns run run-" in (run_dir / "logs" / "pool.log").read_text()
+        assert "owns run frozenlake-cpu-run-" in (run_dir / "logs" / "pool.log").read_text()
         assert not list((run_dir / "pool").glob("journal-*"))
         for file in run_dir.rglob("*"):
             assert not file.is_file() or b"s3cret" not in file.read_bytes(), file

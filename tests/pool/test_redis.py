@@ -6,12 +6,14 @@ import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import redis as client
 
 from rlctl.errors import WireError
+from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import (
     Ack,
     CompleteTrajectory,
@@ -19,10 +21,10 @@ from rlctl.wire.messages import (
     GetStatistics,
     SubmitSteps,
 )
-from rlctl.wire.sockets import Ask
+from rlctl.wire.sockets import Ask, AskBlocking
 from tests.pool.chaos import chaos
 from tests.pool.make import step
-from tests.pool.process import PoolProcess
+from tests.pool.process import PoolProcess, free_port
 from tests.pool.redis_server import RedisServer, needs_redis
 
 pytestmark = needs_redis
@@ -31,7 +33,8 @@ KILLS = int(os.environ.get("RLCTL_CHAOS_KILLS", "40"))
 
 @pytest.fixture
 def pool(tmp_path: Path, redis: RedisServer) -> Iterator[PoolProcess]:
-    process = PoolProcess(tmp_path, **{"pool.url": redis.url, "pool.redis_wait_s": 1}).start()
+    settings = {"pool.url": redis.url, "pool.redis_wait_s": 1}
+    process = PoolProcess(tmp_path, **settings).start()
     yield process
     process.kill()
 
@@ -41,6 +44,12 @@ async def ask(pool: PoolProcess) -> AsyncIterator[Ask]:
     client = Ask(pool.url, retry_s=5)
     yield client
     client.close()
+
+
+def standby(pool: PoolProcess) -> PoolProcess:
+    """A second pool for the same run, at another address."""
+    settings = {name: value for name, value in pool.settings.items() if name.startswith("pool.") and "port" not in name}
+    return PoolProcess(pool.directory, **settings)
 
 
 async def steps_stored(ask: Ask) -> float:
@@ -163,27 +172,62 @@ async def test_space_in_redis_comes_back_when_samples_have_ended(tmp_path: Path,
     assert 60 * 4 * 5000 * 8 > 9_000_000 > 3 * used
 
 
-async def test_a_pool_elsewhere_takes_over_from_one_that_is_cut_off(
-    tmp_path: Path, pool: PoolProcess, ask: Ask
-) -> None:
+async def test_a_pool_elsewhere_takes_over_from_one_that_is_cut_off(tmp_path: Path, redis: RedisServer) -> None:
     """The first is stopped for longer than its lease; the second has the same run directory, as on a shared disk."""
-    await ask.ask(SubmitSteps([step("t", 0)]))
-    second = PoolProcess(tmp_path, **{name: pool.settings[name] for name in ("pool.url", "pool.redis_wait_s")})
-    assert pool.process
-    os.kill(pool.process.pid, signal.SIGSTOP)
+    first = PoolProcess(tmp_path, **{"pool.url": redis.url, "pool.group_timeout_s": 3}).start()
+    second = standby(first)
+    ask, other = Ask(first.url), Ask(second.url)
+    assert first.process
     try:
+        await ask.ask(CompleteTrajectory("before", 0, status="failed"))
+        await ask.ask(SubmitSteps([step("late", 0)]))  # both pools will see its deadline pass
+        os.kill(first.process.pid, signal.SIGSTOP)
         await asyncio.to_thread(second.start)
-        other = Ask(second.url)
         assert await steps_stored(other) == 1
         assert (await other.ask(SubmitSteps([step("t", 1)]))).accepted == 1
-        os.kill(pool.process.pid, signal.SIGCONT)
-        assert await asyncio.to_thread(pool.process.wait, 10) == 1
-        assert "another pool has taken over run" in pool.log
-        assert (await other.ask(SubmitSteps([step("t", 1)]))).duplicate == 1
-        other.close()
+        os.kill(first.process.pid, signal.SIGCONT)
+        assert await asyncio.to_thread(first.process.wait, 10) == 1
+        assert "another pool has taken over run" in first.log
+        await other.ask(CompleteTrajectory("after", 0, status="failed"))
         assert second.stop() == 0
     finally:
+        ask.close()
+        other.close()
+        first.kill()
         second.kill()
+    ended = [one.trajectory.uid for _, one in read_ended(tmp_path / "trajectories")]
+    assert ended[:2] == ["before", "late"]
+    assert ended.count("late") == ended.count("after") == 1
+
+
+async def test_clients_that_know_both_places_follow_the_pool(tmp_path: Path, pool: PoolProcess) -> None:
+    second = standby(pool)
+    waiting = await asyncio.to_thread(subprocess.Popen, second.argv, env=second.environment)
+    ask, blocking = Ask(f"{pool.url},{second.url}"), AskBlocking(f"{second.url},{pool.url}")
+    try:
+        for index in range(6):  # both ends of the list are served by the one that is there
+            assert (await ask.ask(SubmitSteps([step("t", index)]))).accepted == 1
+        assert (await asyncio.to_thread(blocking.ask, SubmitSteps([step("t", 0)]))).duplicate == 1
+        pool.kill()
+        began = time.monotonic()
+        assert (await ask.ask(SubmitSteps([step("t", 6)]))).accepted == 1
+        assert time.monotonic() - began < 4
+        assert (await asyncio.to_thread(blocking.ask, SubmitSteps([step("t", 6)]))).duplicate == 1
+        assert await steps_stored(ask) == 7
+    finally:
+        ask.close()
+        blocking.close()
+        waiting.kill()
+        waiting.wait()
+
+
+async def test_with_several_places_and_nobody_there_the_question_ends_in_time(tmp_path: Path) -> None:
+    url = f"tcp://127.0.0.1:{free_port()},tcp://127.0.0.1:{free_port()}"
+    for ask in (Ask(url).ask, partial(asyncio.to_thread, AskBlocking(url).ask)):
+        began = time.monotonic()
+        with pytest.raises(WireError, match=r"no answer from .* to GetStatistics within 0\.5 s"):
+            await ask(GetStatistics(), timeout_s=0.5)
+        assert 0.4 < time.monotonic() - began < 2
 
 
 def test_a_waiting_pool_ends_on_sigterm(tmp_path: Path, pool: PoolProcess) -> None:

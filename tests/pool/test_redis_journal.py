@@ -23,6 +23,7 @@ from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.store import Store
 from rlctl.wire.messages import CompleteTrajectory
 from tests.pool.make import rules
+from tests.pool.process import free_port
 from tests.pool.redis_server import RedisServer, needs_redis
 
 pytestmark = needs_redis
@@ -160,6 +161,10 @@ def test_who_was_replaced_cannot_write_and_says_so(
             with pytest.raises(RlctlError, match="another pool has taken over") as caught:
                 write()
             assert not isinstance(caught.value, StorageError), "the pool must end, not go on"
+        journal.confirm()  # its lease has time left: nobody else can have written yet
+        monkeypatch.setattr(journal, "_renewed", 0.0)
+        with pytest.raises(RlctlError, match="another pool has taken over"):
+            journal.confirm()
         with pytest.raises(RlctlError, match="another pool has taken over"):
             asyncio.run(asyncio.wait_for(journal.keep(), 5))
         journal.close()
@@ -249,7 +254,8 @@ def test_a_redis_that_forgot_what_it_acknowledged_ends_the_pool(redis: RedisServ
 
 
 def test_all_keys_of_a_run_lie_on_one_node_of_a_cluster(tmp_path: Path, run: str) -> None:
-    server = RedisServer(tmp_path / "cluster", **{"cluster-enabled": "yes"}).start()
+    bus = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+    server = RedisServer(tmp_path / "cluster", **bus).start()
     try:
         with client.Redis(port=server.port) as admin:
             admin.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")

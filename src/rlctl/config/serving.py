@@ -81,8 +81,9 @@ class Pool(Section):
     host: str = "127.0.0.1"
     port: Port = 0
     url: str = ""
-    """tcp://HOST:PORT: a pool elsewhere. redis://[USER:PASSWORD@]HOST:PORT/DB (rediss:// for TLS): this section's host
-    and port, with the journal in that Redis, so that the pool can go on from any host. Empty: journal on disk."""
+    """tcp://HOST:PORT: a pool elsewhere (tcp://A:PORT,tcp://B:PORT: in one of these places). Otherwise this section's
+    host and port, with the journal on disk (empty) or in a Redis, so that the pool can go on from any host:
+    redis://[USER:PASSWORD@]HOST:PORT/DB, with TLS rediss://."""
     redis_wait_s: Seconds = 30.0
     """Requests wait this long for a Redis that does not answer before they are refused."""
     max_staleness: NonNegative = 1
@@ -115,7 +116,8 @@ class Pool(Section):
     @field_validator("url")
     @classmethod
     def _known_scheme(cls, url: str) -> str:
-        if url and not url.startswith(("tcp://", "redis://", "rediss://")):
+        known = url.startswith(("redis://", "rediss://")) or all(one.startswith("tcp://") for one in url.split(","))
+        if url and not known:
             raise ValueError("an address is tcp://HOST:PORT, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")
         return url
 

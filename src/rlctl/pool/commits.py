@@ -157,6 +157,7 @@ class Commits:
 
     def _write_ended(self) -> None:
         with self.phases("log_ended"):
+            self._journal.confirm()
             self._ended.write(self._unwritten)
             self._ended.write_notes(self._notes)
         self._unwritten.clear()

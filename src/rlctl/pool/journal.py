@@ -55,6 +55,9 @@ class Durable(Protocol):
     def snapshot(self, state: bytes, position: int) -> None:
         """Store the encoded state as of `position`, then free what it replaces; StorageError if it is refused."""
 
+    def confirm(self) -> None:
+        """Before anything is written beside the journal: RlctlError when this journal is no longer our own."""
+
     async def keep(self) -> None:
         """Runs beside the pool; ends with an error when this journal is no longer its own."""
 
@@ -133,6 +136,9 @@ class Journal:
             if older < position:
                 path.unlink()
         self.segments.delete_before(position)
+
+    def confirm(self) -> None:
+        """The lock holds as long as the process lives."""
 
     async def keep(self) -> None:
         """The lock holds as long as the process lives."""

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,8 @@ class RedisJournal:
         """Bytes, of which `_snapshot_bytes` are in the snapshot and `_cut_bytes` in the next one."""
         self._snapshot_bytes = 0
         self._cut_bytes = 0
+        self._renewed = 0.0
+        """Monotonic time since when the lease lasts."""
         self._closing = threading.Event()
         self._over: RlctlError | None = None
 
@@ -92,6 +95,7 @@ class RedisJournal:
         me = json.dumps(_this_process() | {"address": address})
         dead = ""
         while True:
+            self._renewed = time.monotonic()
             epoch, held = self._eval(scripts.TAKE, ("epoch", "owner"), me, int(LEASE_S * 1000), dead)
             if epoch:
                 self._epoch, self._owner = int(epoch), me
@@ -102,10 +106,9 @@ class RedisJournal:
 
     def _renewing(self) -> None:
         """In a thread of its own: a long recovery must not cost the lease."""
-        keys, lease_ms = ("epoch", "owner"), int(LEASE_S * 1000)
         while not self._closing.wait(LEASE_S / 4):
             try:
-                self._do(scripts.RENEW, keys, self._epoch, self._owner, lease_ms)
+                self._renew()
             except Unsure:
                 continue  # the link has said that nobody answers
             except StorageError as error:
@@ -113,6 +116,16 @@ class RedisJournal:
             except RlctlError as error:
                 self._over = error
                 return
+
+    def _renew(self) -> None:
+        began = time.monotonic()
+        self._do(scripts.RENEW, ("epoch", "owner"), self._epoch, self._owner, int(LEASE_S * 1000))
+        self._renewed = began
+
+    def confirm(self) -> None:
+        """RlctlError when another pool has taken over; asks Redis only if the lease may have run out."""
+        if time.monotonic() - self._renewed > LEASE_S / 2:
+            self._renew()
 
     async def keep(self) -> None:
         """Runs as long as the run is ours; RlctlError when another pool has taken over."""

@@ -3,6 +3,9 @@
 Frames: `[id: 8 bytes][msgpack]`. The id pairs a reply with its question; a question that got no reply within `retry_s`
 is sent again with the same id (the peer may have been restarted), so the peer's operations must be idempotent. A client
 keeps its identity over reconnections, so a question that is still being answered is not taken up a second time.
+
+An address may name several places, `tcp://A:1,tcp://B:1`, of which one serves at a time (a pool that moves between
+hosts): questions go to whoever has taken the connection.
 """
 
 import asyncio
@@ -22,6 +25,10 @@ encode = msgspec.msgpack.Encoder().encode
 decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder(Request).decode
 decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
 RETRY_S = 5.0
+UNCONNECTED_S = 0.05
+"""Until the next attempt to send, while none of several places has taken the connection."""
+HEARTBEAT_S = 2.0
+"""To several places: one that is silent for three of these is no longer connected."""
 BURST = 256
 """Messages taken from a socket before other work of the event loop gets its turn."""
 
@@ -34,8 +41,23 @@ def _dealer(url: str) -> Any:
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    socket.connect(url)
+    places = url.split(",")
+    if len(places) > 1:
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_S * 1000))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(3 * HEARTBEAT_S * 1000))
+    for place in places:
+        socket.connect(place)
     return socket
+
+
+def _send(socket: Any, frames: list[bytes]) -> bool:
+    """Without waiting; False while nobody is connected (a single place always counts as connected)."""
+    try:
+        socket.send_multipart(frames, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
 
 
 def _opened(reply: Reply) -> Reply:
@@ -60,9 +82,10 @@ class _OnLoop:
         self._loop.add_reader(self._descriptor, self._drain)
         self._look_again()
 
-    def send(self, frames: list[bytes]) -> None:
-        self._socket.send_multipart(frames)
+    def send(self, frames: list[bytes]) -> bool:
+        sent = _send(self._socket, frames)
         self._look_again()
+        return sent
 
     def close(self) -> None:
         self._loop.remove_reader(self._descriptor)
@@ -114,11 +137,14 @@ class Ask:
                 name = type(request).__name__
                 future.set_exception(WireError(f"no answer from {self.url} to {name} within {timeout_s:g} s"))
                 return
-            on_loop.send(frames)
-            timers.append(loop.call_at(min(loop.time() + self.retry_s, deadline), again))
+            send()
 
-        on_loop.send(frames)
-        timers = [loop.call_at(min(loop.time() + self.retry_s, deadline), again)]
+        def send() -> None:
+            pause = self.retry_s if on_loop.send(frames) else UNCONNECTED_S
+            timers[:] = [loop.call_at(min(loop.time() + pause, deadline), again)]
+
+        timers: list[asyncio.TimerHandle] = []
+        send()
         try:
             return _opened(await future)
         finally:
@@ -156,8 +182,8 @@ class AskBlocking:
         payload = encode(request)
         deadline = time.monotonic() + timeout_s
         while True:
-            self._socket.send_multipart([key, payload])
-            resend = min(time.monotonic() + self.retry_s, deadline)
+            pause = self.retry_s if _send(self._socket, [key, payload]) else UNCONNECTED_S
+            resend = min(time.monotonic() + pause, deadline)
             while (left := resend - time.monotonic()) > 0:
                 if not self._socket.poll(max(1, int(left * 1000))):
                     continue
