@@ -117,7 +117,7 @@ class Link:
                 raise
             log.warning("%s; whether it keeps what it acknowledges could not be checked (CONFIG GET)", error)
             return
-        if found["maxmemory"] != "0" and found["maxmemory-policy"].startswith("allkeys"):
+        if found["maxmemory"] != "0" and found["maxmemory-policy"] != "noeviction":
             raise ConfigError(
                 f"{self.where} would evict the pool's samples when it is full (maxmemory-policy "
                 f"{found['maxmemory-policy']}): set it to noeviction"
