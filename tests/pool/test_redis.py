@@ -56,19 +56,28 @@ async def steps_stored(ask: Ask) -> float:
     return (await ask.ask(GetStatistics())).values.get("steps", 0)
 
 
-async def test_sigkills_of_pool_and_redis_lose_nothing_and_double_nothing(tmp_path: Path, redis: RedisServer) -> None:
-    settings = {"train.groups_per_step": 8, "pool.journal_mb": 1, "pool.url": redis.url}
-    pool = PoolProcess(tmp_path, **settings).start()
-    await chaos(pool, [pool, redis], kills=6, seed=2)
+@pytest.fixture
+def busy_pool(tmp_path: Path, redis: RedisServer) -> Iterator[PoolProcess]:
+    """With many snapshots, over a Redis that rewrites its file often."""
+    redis.stop()
+    redis.settings["auto-aof-rewrite-min-size"] = "1mb"
+    redis.start()
+    process = PoolProcess(tmp_path, **{"train.groups_per_step": 8, "pool.journal_mb": 1, "pool.url": redis.url}).start()
+    yield process
+    process.kill()
+
+
+async def test_sigkills_of_pool_and_redis_lose_nothing_and_double_nothing(
+    busy_pool: PoolProcess, redis: RedisServer
+) -> None:
+    await chaos(busy_pool, [busy_pool, redis], kills=6, seed=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_many_sigkills_of_pool_and_redis_lose_nothing(tmp_path: Path, redis: RedisServer) -> None:
+async def test_many_sigkills_of_pool_and_redis_lose_nothing(busy_pool: PoolProcess, redis: RedisServer) -> None:
     """RLCTL_CHAOS_KILLS=200 for the long one."""
-    settings = {"train.groups_per_step": 8, "pool.journal_mb": 1, "pool.url": redis.url}
-    pool = PoolProcess(tmp_path, **settings).start()
-    await chaos(pool, [pool, redis], kills=KILLS, seed=3)
+    await chaos(busy_pool, [busy_pool, redis], kills=KILLS, seed=3)
 
 
 async def test_requests_wait_for_a_redis_that_is_restarted(ask: Ask, redis: RedisServer) -> None:

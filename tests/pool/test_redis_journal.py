@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -331,6 +332,7 @@ def test_a_wrong_password_is_told_at_once_and_never_shown(tmp_path: Path) -> Non
         server.stop()
 
 
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on this machine to make a certificate with")
 def test_an_encrypted_connection_checks_the_certificate(tmp_path: Path) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     argv = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
