@@ -9,7 +9,7 @@ from rlctl.config.base import masked
 from rlctl.config.explain import explain, flat
 from rlctl.errors import ConfigError
 
-URL = "rediss://user:pa:ss@word/x@10.0.0.7:6380/2"
+URL = "rediss://user:pa:ss@word@10.0.0.7:6380/2"
 
 
 def loaded(*overrides: str, **environ: str) -> Loaded:
@@ -20,6 +20,7 @@ def loaded(*overrides: str, **environ: str) -> Loaded:
     ("text", "shown"),
     [
         (URL, "rediss://user:***@10.0.0.7:6380/2"),
+        ("redis://user:a/b@c@host/0", "redis://user:***@host/0"),
         ("redis://:secret@host/0", "redis://:***@host/0"),
         ("redis://host:6379/0?password=secret&x=1", "redis://host:6379/0?password=***&x=1"),
         ("redis://user@host:6379/0", "redis://user@host:6379/0"),
@@ -45,6 +46,13 @@ def test_an_error_about_it_does_not_show_it() -> None:
     assert "an address is tcp://HOST:PORT, redis://HOST:PORT/DB or rediss://HOST:PORT/DB" in str(caught.value)
     assert "pool.redis_wait_s" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://user:sec/ret@host:1/0", "redis://host:sixty/0", "redis:///0"])
+def test_an_address_that_cannot_be_read_is_an_error_that_does_not_show_it(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"pool\.url: host or port cannot be read") as caught:
+        loaded(f"pool.url={url}")
+    assert "sec" not in str(caught.value)
 
 
 def test_clients_ask_the_pool_not_redis() -> None:

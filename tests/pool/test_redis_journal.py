@@ -318,6 +318,14 @@ def test_a_server_that_does_not_show_its_settings_is_used_with_a_warning(
         server.stop()
 
 
+@pytest.mark.parametrize("rest", ["0?bogus=1", "0?max_connections=many"])
+def test_an_option_the_client_does_not_know_is_named(redis_server: RedisServer, rest: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"pool\.url = redis://127\.0\.0\.1:{redis_server.port}/0: .*(bogus|max_conn)"
+    ):
+        RedisJournal(f"redis://127.0.0.1:{redis_server.port}/{rest}", "run", wait_s=1)
+
+
 def test_a_wrong_password_is_told_at_once_and_never_shown(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, requirepass="s3cret").start()
     try:

@@ -2,6 +2,7 @@
 
 import os
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
@@ -75,6 +76,14 @@ class Gateway(Section):
         return os.environ[self.admin_key_env] if self.admin_key_env else ""
 
 
+def _host_and_port(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # not a number
+        return False
+
+
 class Pool(Section):
     """The store between agents and trainer."""
 
@@ -119,6 +128,8 @@ class Pool(Section):
         known = url.startswith(("redis://", "rediss://")) or all(one.startswith("tcp://") for one in url.split(","))
         if url and not known:
             raise ValueError("an address is tcp://HOST:PORT, redis://HOST:PORT/DB or rediss://HOST:PORT/DB")
+        if url.startswith("redis") and not _host_and_port(url):
+            raise ValueError("host or port cannot be read; special characters of a password are written %XX, / as %2F")
         return url
 
     @field_serializer("url")

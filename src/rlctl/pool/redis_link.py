@@ -96,7 +96,8 @@ class Link:
         }
         try:
             client: Any = redis.Redis.from_url(self._url, **options)
-        except ValueError as error:
+            client.connection_pool.make_connection()  # it looks at the options, not at the server
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"pool.url = {self.where}: {error}") from None
         try:
             told = client.info()
