@@ -1,10 +1,12 @@
 """The embedded engine and vLLM for CPU, through HTTP, in one run on one machine.
 
-    python benchmarks/engine.py [--vllm-python PYTHON] [--model DIR] [--repeats 3] [--out FILE.json]
+    python benchmarks/engine.py [--vllm-python PYTHON] [--shape demo|wide] [--replicas N] [--repeats 3] [--out FILE]
 
 One engine is up at a time. Each workload of `load.py` is run once to warm up and then `--repeats` times, with the load
-generator in a process of its own; the median counts. Without --model both serve the same random Qwen2-architecture
-model of 0.89M parameters (hidden 128, 4 layers, 4 heads). The embedded engine has one thread; vLLM has its defaults.
+generator in a process of its own; the median counts. Both serve the same random Qwen2-architecture model: that of the
+demo (0.18M parameters: hidden 64, 3 layers, 2 heads) or a wider one (0.89M: hidden 128, 4 layers, 4 heads). Each has
+the whole machine: vLLM by its defaults, the embedded engine with one single-threaded replica per core, over which the
+load generator spreads the sessions as the gateway does; --replicas 1 measures one alone.
 """
 
 import argparse
@@ -31,32 +33,40 @@ REQUESTS = {"answers": 512, "turns": 1920}
 """Requests of one repetition; a slow engine is measured on fewer of them (see `measure`)."""
 GOALS = {"answers": ("tokens_per_s", 1.5), "turns": ("requests_per_s", 4.0)}
 """What counts, and how many times vLLM's figure the embedded engine is to reach."""
+SHAPES = {"demo": {}, "wide": {"hidden_size": 128, "layers": 4, "heads": 4, "mlp": 384}}
+"""Models served, as `[model.tiny]`; the demo's is the default of that section."""
 LONGEST_S = 60.0
 
 
 @contextmanager
-def serving(command: list[str], url: str, environment: dict[str, str], log: Path) -> Iterator[int]:
-    """Run an engine until the block ends; yields its pid once it answers a completion."""
+def serving(commands: list[list[str]], urls: list[str], environment: dict[str, str], log: Path) -> Iterator[list[int]]:
+    """Run an engine's processes until the block ends; yields their pids once each answers a completion."""
     with log.open("w") as file:
-        process = subprocess.Popen(
-            command, env=os.environ | environment, stdout=file, stderr=file, start_new_session=True
-        )
+        settings: dict[str, Any] = {"env": os.environ | environment, "stdout": file, "stderr": file}
+        processes = [subprocess.Popen(command, start_new_session=True, **settings) for command in commands]
     try:
         deadline = time.monotonic() + 600
-        while not answers(url):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"engine did not start: {' '.join(command)}\n{log.read_text()[-3000:]}")
-            time.sleep(0.5)
-        yield process.pid
+        for process, url in zip(processes, urls, strict=True):
+            while not answers(url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"engine did not start: {' '.join(commands[0])}\n{log.read_text()[-3000:]}")
+                time.sleep(0.5)
+        yield [process.pid for process in processes]
     finally:
-        for signum in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(process.pid, signum)
-                process.wait(20)
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
+        for process in processes:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its group: asked first, then by force."""
+    for signum in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, signum)
+            process.wait(20)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def answers(url: str) -> bool:
@@ -99,39 +109,39 @@ def vllm(python: str, model: Path, port: int) -> tuple[list[str], dict[str, str]
     return command, {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
-def cpu_seconds(group: int) -> float:
-    """CPU seconds of all processes of a process group, from /proc (0 where there is none)."""
+def cpu_seconds(groups: list[int]) -> float:
+    """CPU seconds of all processes of these process groups, from /proc (0 where there is none)."""
     total = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
         except OSError:
             continue
-        if int(fields[2]) == group:
+        if int(fields[2]) in groups:
             total += int(fields[11]) + int(fields[12])
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def measure(url: str, group: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
+def measure(urls: list[str], groups: list[int], repeats: int) -> dict[str, list[dict[str, Any]]]:
     """All repetitions of both workloads; fewer requests for an engine that would need longer than LONGEST_S."""
     results: dict[str, list[dict[str, Any]]] = {}
     for work, requests in REQUESTS.items():
-        warm = drive(url, work, 640 if work == "turns" else 64, seed=0)
+        warm = drive(urls, work, 640 if work == "turns" else 64, seed=0)
         fitting = int(warm["requests_per_s"] * LONGEST_S) // 640 * 640
         count = max(64 if work == "answers" else 640, min(requests, fitting))
         results[work] = []
         for repeat in range(repeats):
-            before = cpu_seconds(group)
-            result = drive(url, work, count, seed=1 + repeat)
-            results[work].append(result | {"engine_cpu_s": round(cpu_seconds(group) - before, 3)})
+            before = cpu_seconds(groups)
+            result = drive(urls, work, count, seed=1 + repeat)
+            results[work].append(result | {"engine_cpu_s": round(cpu_seconds(groups) - before, 3)})
             print(f"  {work}: {result[GOALS[work][0]]:.0f} {GOALS[work][0]}", file=sys.stderr)
     return results
 
 
-def drive(url: str, work: str, requests: int, seed: int) -> dict[str, Any]:
-    """One run of the load generator."""
-    command = [sys.executable, str(HERE / "load.py"), url, work, "--requests", str(requests), "--seed", str(seed)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+def drive(urls: list[str], work: str, requests: int, seed: int) -> dict[str, Any]:
+    """One run of the load generator; what it complains of is shown."""
+    command = [sys.executable, str(HERE / "load.py"), ",".join(urls), work, "--requests", str(requests)]
+    done = subprocess.run([*command, "--seed", str(seed)], check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -169,35 +179,37 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> dict[str, dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm-python", default="", help="interpreter of the vLLM venv; empty: embedded only")
-    parser.add_argument("--model", default="", help="folder of the model; empty: a random one of 0.89M parameters")
+    parser.add_argument("--shape", choices=list(SHAPES), default="demo", help="of the random model that is served")
+    parser.add_argument("--replicas", type=int, default=os.cpu_count() or 1, help="processes of the embedded engine")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", default="", help="JSON file for all results")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine under test is ended too
-    facts = machine()
+    facts = machine() | {"shape": asked.shape, "replicas": asked.replicas}
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
-        model = Path(asked.model) if asked.model else build(Path(scratch) / "model")
-        port = free_port()
-        engines = {"embedded": embedded(model, port)}
+        model = build(Path(scratch) / "model", asked.shape)
+        ports = [free_port() for _ in range(asked.replicas)]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        engines = {"embedded": ([embedded(model, port) for port in ports], urls)}
         if asked.vllm_python:
-            engines["vllm"] = vllm(asked.vllm_python, model, port)
-        for name, (command, environment) in engines.items():
+            engines["vllm"] = ([vllm(asked.vllm_python, model, ports[0])], urls[:1])
+        for name, (started, at) in engines.items():
             print(f"{name}: starting", file=sys.stderr)
-            url = f"http://127.0.0.1:{port}"
-            with serving(command, url, environment, Path(scratch) / f"{name}.log") as group:
-                results[name] = measure(url, group, asked.repeats)
+            commands, environment = [command for command, _ in started], started[0][1]
+            with serving(commands, at, environment, Path(scratch) / f"{name}.log") as groups:
+                results[name] = measure(at, groups, asked.repeats)
     summary = table(results)
     if asked.out:
         Path(asked.out).write_text(json.dumps({"machine": facts, "summary": summary, "runs": results}, indent=2) + "\n")
 
 
-def build(folder: Path) -> Path:
-    """The random model that is served when none is given."""
+def build(folder: Path, shape: str) -> Path:
+    """A random model."""
     from rlctl.config.learning import Tiny
     from rlctl.models.tiny import build_tiny
 
-    build_tiny(folder, Tiny(hidden_size=128, layers=4, heads=4, mlp=384), CONTEXT, seed=0)
+    build_tiny(folder, Tiny.model_validate(SHAPES[shape]), CONTEXT, seed=0)
     return folder
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlctl.engines.embedded.kv import Inputs, Running
+from rlctl.engines.embedded.kv import Inputs, Running, cut_runs
 from rlctl.engines.embedded.lean import Lean
 from tests.engines.models import CONTEXT, VOCABULARY, make
 
@@ -19,11 +19,17 @@ def test_lean_logits_equal_transformers_to_1e_5(kind: str) -> None:
         expected = model(ids).logits
         rows, positions = torch.arange(3), torch.arange(20).expand(3, 20)
         last = torch.tensor([11, 5, 11])
-        prefill = Inputs(ids[:, :12], positions[:, :12], rows, last, 12, first=None)
+        prefill = Inputs(ids[:, :12], positions[:, :12], rows, last, cut_runs([0, 1, 2], [12] * 3))
         torch.testing.assert_close(lean.forward(prefill, cache), expected[rows, last], atol=1e-5, rtol=1e-5)
         for place in range(12, 20):
             at = slice(place, place + 1)
-            decode = Inputs(ids[:, at], positions[:, at], rows, torch.zeros(3, dtype=torch.long), place + 1, first=0)
+            decode = Inputs(
+                ids[:, at],
+                positions[:, at],
+                rows,
+                torch.zeros(3, dtype=torch.long),
+                cut_runs([0, 1, 2], [place + 1] * 3),
+            )
             torch.testing.assert_close(lean.forward(decode, cache), expected[:, place], atol=1e-5, rtol=1e-5)
 
 

@@ -77,7 +77,13 @@ def listen(config: Config, index: int) -> socket.socket:
 async def listen_and_serve(app: Any, listening: socket.socket) -> None:
     """uvicorn on an open socket until cancelled; signals stay ours."""
     settings = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1, timeout_keep_alive=75
+        app,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=75,
     )
     server = uvicorn.Server(settings)
     settings.load()

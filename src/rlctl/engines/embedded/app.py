@@ -134,18 +134,19 @@ async def read(receive: Receive) -> bytes:
 
 async def until_gone(receive: Receive, work: Awaitable[None]) -> bool:
     """Do `work`; when the client goes away first, cancel it and return False."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None
     gone = asyncio.ensure_future(receive())
+    gone.add_done_callback(lambda _: None if gone.cancelled() else task.cancel())
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        await work
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise
+        task.uncancel()
+        return False
     finally:
         gone.cancel()
-        if not task.done():
-            task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        return False
     return True
 
 

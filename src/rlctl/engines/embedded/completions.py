@@ -105,8 +105,9 @@ def _check(body: Body, ids: list[int], texts: Texts) -> None:
             raise Refusal(f"{name} must be {wanted}, not {getattr(body, name)}")
     if not ids:
         raise Refusal("prompt is empty")
-    if min(ids) < 0 or max(ids) >= texts.vocabulary:
-        raise Refusal(f"prompt: token ids are 0..{texts.vocabulary - 1}, got {min(ids)}..{max(ids)}")
+    lowest, highest = min(ids), max(ids)
+    if lowest < 0 or highest >= texts.vocabulary:
+        raise Refusal(f"prompt: token ids are 0..{texts.vocabulary - 1}, got {lowest}..{highest}")
     if len(ids) + body.max_tokens > texts.max_context:
         raise Refusal(
             f"the maximum context length is {texts.max_context} tokens; {len(ids)} in the prompt and "

@@ -25,7 +25,8 @@ class _Rows:
         self.cache, self.inputs = cache, inputs
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self.cache.write(layer, torch.cat([keys, values], 1).transpose(1, 2), self.inputs)
+        self.cache.write(layer, torch.cat([keys, values], 1).transpose(1, 2), self.inputs)
+        return self.cache.all(layer, self.inputs)
 
     def get_seq_length(self, layer: int = 0) -> int:
         return 0
@@ -60,7 +61,7 @@ class General:
         output = self.model(
             input_ids=inputs.ids,
             position_ids=inputs.positions,
-            attention_mask=causal_mask(inputs.positions, inputs.length, self.shape.dtype),
+            attention_mask=causal_mask(inputs.positions, inputs.length, self.shape.dtype).unsqueeze(1),
             past_key_values=_Rows(cache, inputs),
             use_cache=True,
             **({"logits_to_keep": kept} if self._keeps else {}),

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rlctl.engines.embedded.batch import Batch, padded_groups, same_prompts
-from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape
+from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape, cut_runs
 from rlctl.engines.embedded.sampler import sample
 from rlctl.engines.embedded.sequences import Sequence
 from rlctl.telemetry.phases import Phases
@@ -165,7 +165,6 @@ class Generator:
         """Compute all tokens of these rows that have no KV yet; logits `[B, V]` after the last one of each."""
         new = [s.ids(s.cached, s.length) for s in group]
         longest = max(map(len, new))
-        length = max(s.length for s in group)
         ids = np.zeros((len(group), longest), np.int64)
         starts = np.array([s.cached for s in group])
         for i, tokens in enumerate(new):
@@ -179,26 +178,24 @@ class Generator:
         for sequence, tokens in zip(group, new, strict=True):
             self.counts["recomputed_tokens"] += len(tokens) if sequence.response else 0
             sequence.cached = sequence.length
-        return self._forward(ids, positions, rows, last, length)
+        return self._forward(ids, positions, rows, last)
 
     def _decode(self) -> Tensor:
         """One token of every row; logits `[rows, V]`."""
         rows = len(self.batch.rows)
         ids, positions = self.batch.token[:rows, None], self.batch.position[:rows, None]
-        length = int(positions.max()) + 1
-        self._reserve(length)
+        self._reserve(int(positions.max()) + 1)
         for sequence in self.batch.rows:
             if sequence is not None:
                 sequence.cached = sequence.length
-        return self._forward(ids, positions, np.arange(rows), np.zeros(rows, np.int64), length)
+        return self._forward(ids, positions, np.arange(rows), np.zeros(rows, np.int64))
 
-    def _forward(
-        self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray, length: int
-    ) -> Tensor:
+    def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray) -> Tensor:
         device = self.model.shape.device
         moved = [torch.from_numpy(array).to(device) for array in (ids, positions, rows, last)]
-        first = int(rows[0]) if rows[-1] - rows[0] == len(rows) - 1 else None
-        return self.model.forward(Inputs(moved[0], moved[1], moved[2], moved[3], length, first), self.running)
+        lengths = positions[np.arange(len(rows)), last] + 1
+        runs = cut_runs(rows.tolist(), lengths.tolist())
+        return self.model.forward(Inputs(moved[0], moved[1], moved[2], moved[3], runs), self.running)
 
     def _sample(self, logits: Tensor, rows: np.ndarray) -> list[Sequence]:
         """Sample a token for each of `rows [B]`; the sequences that are over with it."""

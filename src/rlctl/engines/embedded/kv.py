@@ -8,7 +8,9 @@ of the context per turn, in exchange for attention over plain contiguous rows an
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +19,8 @@ from rlctl.engines.embedded.sequences import common_prefix
 
 GROWTH_PERCENT = 150
 """Room of a new idle block, relative to what it holds."""
+RUN_TOKENS = 400
+"""Cached tokens whose attention costs about as much as one more call of it does."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,18 @@ class Shape:
     device: torch.device
 
 
+class Run(NamedTuple):
+    """Rows that lie one after the other in the cache, so that they are looked at without a copy."""
+
+    start: int
+    stop: int
+    """Rows `start .. stop-1` of the pass ..."""
+    row: int
+    """... are rows `row, row + 1, ...` of the cache ..."""
+    length: int
+    """... and look at this many positions: the largest that counts, plus 1."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """One forward pass over some rows of the batch."""
@@ -39,13 +55,31 @@ class Inputs:
     positions: torch.Tensor
     """int64 `[B, n]`: where these tokens stand; each sees the positions up to its own."""
     rows: torch.Tensor
-    """int64 `[B]`: rows of the KV cache."""
+    """int64 `[B]`: rows of the KV cache, ascending."""
     last: torch.Tensor
     """int64 `[B]`: index in 0 .. n-1 of the token whose logits are wanted."""
-    length: int
-    """Positions that are looked at: the largest one that counts, plus 1."""
-    first: int | None
-    """The first of `rows` where they follow one another, so that the cache can be looked at without a copy."""
+    runs: list[Run]
+    """All of the rows, in order."""
+
+    @property
+    def length(self) -> int:
+        """Positions that any row looks at."""
+        return max(run.length for run in self.runs)
+
+
+def cut_runs(rows: Sequence[int], lengths: Sequence[int]) -> list[Run]:
+    """Cut ascending cache rows into runs: where a row is left out, and where padding the shorter rows of a run to its
+    longest would cost more than an attention call more (RUN_TOKENS)."""
+    runs = [Run(0, 1, rows[0], lengths[0])]
+    for i in range(1, len(rows)):
+        start, _, row, longest = runs[-1]
+        count, length = i - start, lengths[i]
+        padding = (longest - length) if length < longest else count * (length - longest)
+        if rows[i] == row + count and padding <= RUN_TOKENS:
+            runs[-1] = Run(start, i + 1, row, max(longest, length))
+        else:
+            runs.append(Run(i, i + 1, rows[i], length))
+    return runs
 
 
 class Running:
@@ -96,17 +130,22 @@ class Running:
         s = self.shape
         return torch.empty(s.layers, 2 * s.kv_heads, tokens, s.head_dim, dtype=s.dtype, device=s.device)
 
-    def write(self, layer: int, kv: torch.Tensor, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store `kv [B, n, 2 * kv_heads, head_dim]` of one layer at the rows and positions of `inputs`.
+    def write(self, layer: int, kv: torch.Tensor, inputs: Inputs) -> None:
+        """Store `kv [B, n, 2 * kv_heads, head_dim]` of one layer at the rows and positions of `inputs`."""
+        self.data[layer][inputs.rows[:, None], :, inputs.positions] = kv
 
-        Returns keys and values `[B, kv_heads, length, head_dim]` of these rows.
-        """
-        block = self.data[layer]
-        block[inputs.rows[:, None], :, inputs.positions] = kv
-        if inputs.first is not None:
-            seen = block[inputs.first : inputs.first + len(inputs.rows), :, : inputs.length]
+    def run(self, layer: int, run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values `[rows of the run, kv_heads, length, head_dim]`, not copied."""
+        seen = self.data[layer, run.row : run.row + run.stop - run.start, :, : run.length]
+        return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
+
+    def all(self, layer: int, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values `[B, kv_heads, length, head_dim]` of all rows of `inputs`."""
+        first, rows = inputs.runs[0].row, len(inputs.rows)
+        if inputs.runs[-1].row - first + inputs.runs[-1].stop - inputs.runs[-1].start == rows:
+            seen = self.data[layer, first : first + rows, :, : inputs.length]
         else:
-            seen = block[:, :, : inputs.length].index_select(0, inputs.rows)
+            seen = self.data[layer, :, :, : inputs.length].index_select(0, inputs.rows)
         return seen[:, : self.shape.kv_heads], seen[:, self.shape.kv_heads :]
 
 

@@ -31,9 +31,12 @@ def fits(config: Any) -> bool:
 
 
 class Layer:
-    """Weights of one decoder layer, projections with a common input joined."""
+    """Weights of one decoder layer, projections with a common input joined.
 
-    def __init__(self, weights: Mapping[str, Tensor], prefix: str) -> None:
+    Where nothing stands between projection and rotation, the rolled queries and keys that the rotation needs are
+    projected too: a few more columns of a matrix product cost less than moving halves of heads about."""
+
+    def __init__(self, weights: Mapping[str, Tensor], prefix: str, head_dim: int) -> None:
         def join(module: str, *names: str) -> tuple[Tensor, Tensor | None]:
             found = [f"{prefix}{module}.{name}" for name in names]
             matrix = torch.cat([weights[f"{name}.weight"] for name in found])
@@ -42,13 +45,24 @@ class Layer:
             return matrix, torch.cat([weights[f"{name}.bias"] for name in found])
 
         self.before_attention = weights[f"{prefix}input_layernorm.weight"]
-        self.qkv, self.qkv_bias = join("self_attn", "q_proj", "k_proj", "v_proj")
         self.query_norm = weights.get(f"{prefix}self_attn.q_norm.weight")
         self.key_norm = weights.get(f"{prefix}self_attn.k_norm.weight")
+        matrix, self.qkv_bias = join("self_attn", "q_proj", "k_proj", "v_proj")
+        self.qkv = matrix
+        if self.query_norm is None:
+            turned = len(matrix) - len(weights[f"{prefix}self_attn.v_proj.weight"])
+            self.qkv = torch.cat([_roll(matrix[:turned], head_dim), matrix])
+            if self.qkv_bias is not None:
+                self.qkv_bias = torch.cat([_roll(self.qkv_bias[:turned], head_dim), self.qkv_bias])
         self.out, self.out_bias = join("self_attn", "o_proj")
         self.before_mlp = weights[f"{prefix}post_attention_layernorm.weight"]
         self.gate_up, self.gate_up_bias = join("mlp", "gate_proj", "up_proj")
         self.down, self.down_bias = join("mlp", "down_proj")
+
+
+def _roll(rows: Tensor, head_dim: int) -> Tensor:
+    """The halves of every head exchanged, over dimension 0."""
+    return rows.unflatten(0, (-1, head_dim)).roll(head_dim // 2, 1).flatten(0, 1)
 
 
 class Lean:
@@ -77,51 +91,72 @@ class Lean:
         """Take new weights, by transformers' names; BadWeights (and nothing changed) when they do not fit."""
         self._expected.check(weights)
         moved = {name: w.to(self.shape.dtype).to(self.shape.device) for name, w in weights.items()}
-        layers = [Layer(moved, f"model.layers.{i}.") for i in range(self.shape.layers)]
+        layers = [Layer(moved, f"model.layers.{i}.", self.head_dim) for i in range(self.shape.layers)]
         embedding, norm = moved["model.embed_tokens.weight"], moved["model.norm.weight"]
         self.layers, self.embedding, self.norm = layers, embedding, norm
         self.head = moved.get("lm_head.weight", embedding)
 
     def forward(self, inputs: Inputs, cache: Running) -> Tensor:
         """Logits `[B, V]` after the last token of each row; the KV of all tokens is written to `cache`."""
-        batch, n = inputs.ids.shape
-        positions = inputs.positions
-        kv_heads, group = self.shape.kv_heads, self.heads // self.shape.kv_heads
-        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
-        mask = causal_mask(positions, inputs.length, self.shape.dtype).repeat(1, 1, group, 1)
-        turned = self.heads + kv_heads
+        positions, every = inputs.positions, torch.arange(len(inputs.rows), device=inputs.rows.device)
+        turned = self.heads + self.shape.kv_heads
+        cos, sin = self.cos[positions].repeat(1, 1, turned), self.sin[positions].repeat(1, 1, turned)
+        mask = causal_mask(positions, inputs.length, self.shape.dtype)
         x = F.embedding(inputs.ids, self.embedding)
         for number, layer in enumerate(self.layers):
-            h = F.rms_norm(x, x.shape[-1:], layer.before_attention, self.eps)
-            qkv = F.linear(h, layer.qkv, layer.qkv_bias).view(batch, n, -1, self.head_dim)
-            qk = qkv[:, :, :turned]
-            if layer.query_norm is not None:
-                q = F.rms_norm(qk[:, :, : self.heads], (self.head_dim,), layer.query_norm, self.eps)
-                k = F.rms_norm(qk[:, :, self.heads :], (self.head_dim,), layer.key_norm, self.eps)
-                qk.copy_(torch.cat([q, k], 2))
-            qk.copy_(torch.addcmul(qk * cos, qk.roll(self.head_dim // 2, -1), sin))
-            keys, values = cache.write(number, qkv[:, :, self.heads :], inputs)
-            q = qk[:, :, : self.heads]
-            if n > 1 and layer is self.layers[-1]:  # from here on only the tokens whose logits are wanted count
-                every = torch.arange(batch, device=x.device)
-                x, q, n = x[every, inputs.last][:, None], q[every, inputs.last][:, None], 1
-                mask = causal_mask(positions[every, inputs.last][:, None], inputs.length, x.dtype).repeat(
-                    1, 1, group, 1
-                )
-            q = q.view(batch, n, kv_heads, group, self.head_dim)
-            q = q.permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, group * n, self.head_dim)
-            seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-            seen = seen.view(batch, kv_heads, group, n, self.head_dim).permute(0, 3, 1, 2, 4)
-            x = x + F.linear(seen.reshape(batch, n, -1), layer.out, layer.out_bias)
-            h = F.rms_norm(x, x.shape[-1:], layer.before_mlp, self.eps)
-            gate_up = F.linear(h, layer.gate_up, layer.gate_up_bias)
-            h = F.silu(gate_up[..., : self.mlp]) * gate_up[..., self.mlp :]
+            q, kv = self._project(layer, rms_norm(x, layer.before_attention, self.eps), cos, sin)
+            cache.write(number, kv, inputs)
+            if x.shape[1] > 1 and layer is self.layers[-1]:  # only tokens whose logits are wanted count from here on
+                x, q = x[every, inputs.last][:, None], q[every, inputs.last][:, None]
+                mask = mask[every, inputs.last][:, None]
+            seen = [
+                self._attend(q[r.start : r.stop], *cache.run(number, r), mask[r.start : r.stop]) for r in inputs.runs
+            ]
+            x = x + F.linear(seen[0] if len(seen) == 1 else torch.cat(seen), layer.out, layer.out_bias)
+            gate_up = F.linear(rms_norm(x, layer.before_mlp, self.eps), layer.gate_up, layer.gate_up_bias)
+            h = F.silu(gate_up[..., : self.mlp]).mul_(gate_up[..., self.mlp :])
             x = x + F.linear(h, layer.down, layer.down_bias)
-        return F.linear(F.rms_norm(x[:, 0], x.shape[-1:], self.norm, self.eps), self.head)
+        return F.linear(rms_norm(x[:, 0], self.norm, self.eps), self.head)
+
+    def _project(self, layer: Layer, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotated queries `[B, n, heads, head_dim]`; rotated keys, and values, `[B, n, 2 * kv_heads, head_dim]`."""
+        found = F.linear(h, layer.qkv, layer.qkv_bias)
+        width = cos.shape[-1]
+        start = found.shape[-1] - width - self.shape.kv_heads * self.head_dim
+        qk = found[..., start : start + width]
+        if layer.query_norm is None or layer.key_norm is None:
+            rolled = found[..., :width]
+        else:
+            q, k = qk.unflatten(-1, (-1, self.head_dim)).split([self.heads, self.shape.kv_heads], 2)
+            q.copy_(rms_norm(q, layer.query_norm, self.eps))
+            k.copy_(rms_norm(k, layer.key_norm, self.eps))
+            rolled = qk.unflatten(-1, (-1, self.head_dim)).roll(self.head_dim // 2, -1).flatten(2)
+        qk.mul_(cos).addcmul_(rolled, sin)
+        by_head = found[..., start:].unflatten(-1, (-1, self.head_dim))
+        return by_head[:, :, : self.heads], by_head[:, :, self.heads :]
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Attention of one run, `[B, n, heads * head_dim]`; the heads that share keys are taken together."""
+        batch, n, heads, width = q.shape
+        kv_heads = keys.shape[1]
+        q = q.view(batch, n, kv_heads, -1, width).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, width)
+        mask = mask[:, None, :, : keys.shape[2]].repeat(1, 1, heads // kv_heads, 1)
+        seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+        return seen.view(batch, kv_heads, -1, n, width).permute(0, 3, 1, 2, 4).reshape(batch, n, -1)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (arXiv 1910.07467).
+
+    In float32 by way of the norm, which is one pass on CPU where torch's rms_norm is five."""
+    if x.dtype != torch.float32:
+        return F.rms_norm(x, weight.shape, weight, eps)
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (x * norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()).mul_(weight)
 
 
 def causal_mask(positions: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """Additive mask `[B, 1, n, length]`: 0 up to the token's own position, -inf after it."""
+    """Additive mask `[B, n, length]`: 0 up to the token's own position, -inf after it."""
     places = torch.arange(length, device=positions.device)
     mask = torch.zeros(*positions.shape, length, dtype=dtype, device=positions.device)
-    return mask.masked_fill_(places > positions[:, :, None], -torch.inf).unsqueeze(1)
+    return mask.masked_fill_(places > positions[:, :, None], -torch.inf)

@@ -17,8 +17,10 @@ from rlctl.engines.embedded.sequences import Sequence
 from rlctl.engines.embedded.weights import BadWeights
 
 log = logging.getLogger(__name__)
-INLINE_S = 0.010
+INLINE_S = 0.050
 """Steps expected to take longer than this go to the thread."""
+PASSES = 3
+"""Of the event loop between two steps: a request that has arrived is read, parsed and in the inbox after three."""
 
 
 class Serving:
@@ -51,7 +53,8 @@ class Serving:
                 self._step_s += 0.1 * (loop.time() - start - self._step_s)
                 for sequence in finished:
                     self._ended(sequence)
-                await asyncio.sleep(0)
+                for _ in range(PASSES):
+                    await asyncio.sleep(0)
         finally:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
