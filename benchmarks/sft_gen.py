@@ -19,9 +19,9 @@ from typing import Any
 from rlctl.config.serving import Env
 from rlctl.envs.caves import cave_room
 from rlctl.envs.rooms import reference_room
-from rlctl.sftgen.boards import Geometry
 from rlctl.sftgen.main import generate
-from rlctl.sftgen.search import solve
+from rlctl.solvers.boards import Geometry
+from rlctl.solvers.search import solve
 
 SEEDS = range(100_000, 101_000)
 BOARDS = 22_562

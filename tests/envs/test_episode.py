@@ -5,8 +5,8 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import Episode, family
 from rlctl.envs.base import Instance
-from rlctl.sftgen.boards import parse
-from rlctl.sftgen.lakes import Lake
+from rlctl.solvers.boards import parse
+from rlctl.solvers.lakes import Lake
 
 
 def lake_episode(**keys) -> Episode:

@@ -14,8 +14,8 @@ from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
 from rlctl.envs.rooms import reference_room
 from rlctl.envs.sokoban import SokobanWorld, reachable
-from rlctl.sftgen.boards import Geometry, bits, parse
-from rlctl.sftgen.chances import random_play
+from rlctl.solvers.boards import Geometry, bits, parse
+from rlctl.solvers.chances import random_play
 
 UP, DOWN, LEFT, RIGHT = range(4)
 SIX = Geometry(6, 6)

@@ -10,9 +10,9 @@ from rlctl.envs.base import Instance, Outcome, Rate, Skip
 from rlctl.envs.boards import Boards
 from rlctl.envs.caves import cave_room
 from rlctl.envs.rooms import reference_room
-from rlctl.sftgen.boards import Geometry, Room, move, paint, sketch
-from rlctl.sftgen.chances import Table, random_play
-from rlctl.sftgen.search import solve
+from rlctl.solvers.boards import Geometry, Room, move, paint, sketch
+from rlctl.solvers.chances import Table, random_play
+from rlctl.solvers.search import solve
 
 STEP, ON_TARGET, SOLVED = -0.1, 1.0, 10.0
 MAX_TABLE = 20_000

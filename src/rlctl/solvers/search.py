@@ -16,7 +16,7 @@ order finds it (RAGEN's `get_shortest_action_path`).
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.sftgen.boards import Geometry, Room, bits
+from rlctl.solvers.boards import Geometry, Room, bits
 
 MAX_EXPANDED = 200_000
 """Bound on (box set, layer) pairs of one search with several boxes: about a second, some 100 MB."""
