@@ -13,7 +13,7 @@ from rlctl.config.serving import Env
 from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
 from rlctl.envs.rooms import reference_room
-from rlctl.envs.sokoban import SokobanWorld, reachable
+from rlctl.envs.sokoban import SokobanWorld, Task, reachable
 from rlctl.solvers.boards import Geometry, bits, parse
 from rlctl.solvers.chances import random_play
 
@@ -175,7 +175,7 @@ def test_the_floor_of_a_corridor_worked_by_hand():
     room = board("#####", "#PXO#", "#####")
     made = family(Env(name="sokoban", rows=3, cols=5))
     for actions in (1, 2, 7):
-        assert made.floor(Instance("", 0, (room, (RIGHT,)), 1), actions) == (pytest.approx(1 - 0.75**actions), True)
+        assert made.floor(Instance("", 0, Task(room, (RIGHT,)), 1), actions) == (pytest.approx(1 - 0.75**actions), True)
 
 
 def test_too_many_states_are_estimated_and_the_estimate_says_so(monkeypatch):

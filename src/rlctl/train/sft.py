@@ -55,7 +55,7 @@ class WarmStart:
         self.folder = config.run_dir / "sft"
         self.phases = Phases(time.process_time)
         self.metrics = Metrics(config.run_dir if ranks.first else None, "sft")
-        self.rows: list[list[demonstrations.Message]] = []
+        self.rows: list[list[demonstrations.Message] | demonstrations.Recorded] = []
         if ranks.first:
             path = self.settings.data.path
             self.rows = demonstrations.read(Path(path) if path else self.folder / "train.jsonl")
@@ -113,7 +113,7 @@ class WarmStart:
     def encoded(self, uid: str, pick: int) -> list[TrainSample]:
         """One demonstration; ConfigError when it cannot be trained on as it is."""
         try:
-            samples = demonstrations.encode(uid, self.rows[pick], self.writing)
+            samples = demonstrations.samples_of(uid, self.rows[pick], self.writing)
         except ValueError as error:
             raise ConfigError(f"demonstration {pick + 1}: {error}") from error
         if (longest := max(map(len, samples))) > self.config.model.max_context:
