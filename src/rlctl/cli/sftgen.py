@@ -39,8 +39,10 @@ def sft_gen(
     set_: Set = [],
     json_: Json = False,
 ) -> None:
-    """Demonstrations of the optimal player as chats; prompts are those of RL, boards never those of RL. Goes on where it
-    was killed. With --from-pool: sampled trajectories, token by token."""
+    """Demonstrations of the optimal player as chats; prompts are those of RL, boards never those of RL.
+
+    Goes on where it was killed. With --from-pool: trajectories of a run, token by token.
+    """
     if from_pool is not None:
         given = {
             "--train-size": train_size, "--seed": seed, "--levels": levels, "--thoughts": thoughts, "--config": config,

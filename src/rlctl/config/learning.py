@@ -154,7 +154,8 @@ class SftData(Section):
     """Demonstrations for the warm start."""
 
     path: str = ""
-    """JSONL of {"messages": [...]} or, from a run, {"token_ids", "loss_mask"}; empty: generated for the first [[env]] as `rlctl sft-gen` does."""
+    """JSONL of {"messages": [...]} or, from a run, {"token_ids", "loss_mask"} (`rlctl sft-gen --from-pool`); empty:
+    generated for the first [[env]] as `rlctl sft-gen` does."""
     size: Positive = 3000
     """Training instances when generated."""
     episodes: Positive = 1

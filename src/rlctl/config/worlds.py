@@ -38,8 +38,8 @@ class Sokoban(Section):
     """File or folder of levels in text (XSB, SOK, Boxoban's), played instead of generated rooms; size and number of
     boxes are then theirs. The seed of a level is its number, from 0."""
     solver: Literal["auto", "bfs", "astar"] = "auto"
-    """Of rooms not generated backward (own): bfs: shortest plans, but only for rooms with few situations; astar: plans of
-    large rooms with many boxes, not always the shortest; auto: astar where bfs finds too many situations."""
+    """Of rooms not generated backward (own): bfs: shortest plans, but only for rooms with few situations; astar: plans
+    of large rooms with many boxes, not always the shortest; auto: astar where bfs finds too many situations."""
 
 
 class Countdown(Section):

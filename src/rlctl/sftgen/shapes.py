@@ -1,7 +1,7 @@
 """From rows as they came to the files that are asked for: order (curriculum) and form.
 
 jsonl, parquet               our rows: one whole chat per line, {"messages": [...], ...}
-ragen-jsonl, ragen-parquet   RAGEN's (its prefix `message`): one row per answer, {"prompt": [messages before], "response"}
+ragen-jsonl, ragen-parquet   RAGEN's (its prefix `message`): a row per answer, {"prompt": [messages before], "response"}
 
 Orders: `none` that of the seeds; `sorted` by plan length; `bucketed` by plan length in buckets 1, 2-3, 4-7, 8-15, ...,
 each in the order of the seeds: short plans first, and within a bucket not the same length over and over.

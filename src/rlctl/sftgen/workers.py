@@ -2,8 +2,8 @@
 
     next block --> the worker with the fewest --> records, seconds --> kept until all blocks before are out
 
-Blocks grow until one takes BLOCK_S, so that neither the way through a pipe nor a block nobody waits for costs much. Their
-size changes nothing in what is written.
+Blocks grow until one takes BLOCK_S, so that neither the way through a pipe nor a block nobody waits for costs much.
+Their size changes nothing in what is written.
 """
 
 import multiprocessing
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -51,7 +51,7 @@ class Blocks:
         self._size = max(1, min(LARGEST, fitting, 2 * self._size))
 
 
-def played(recipe: Recipe, blocks: Blocks, workers: int) -> Iterator[list[Record]]:
+def played(recipe: Recipe, blocks: Blocks, workers: int) -> Generator[list[Record], None, None]:
     """Records, block by block, until there are no more blocks; RlctlError when a worker dies."""
     if workers > 1:
         with ExitStack() as stack:

@@ -53,7 +53,8 @@ class Field:
         return layers
 
     def frozen(self, cell: int, boxes: int) -> bool:
-        """Whether the box on `cell` can never be moved again: blocked along both axes (box by box, cycles too)."""
+        """Whether the box on `cell` can never be moved again, but onto dead squares: blocked along both axes (by walls,
+        or by boxes that are themselves blocked; cycles too)."""
         return all(self._blocked(cell, ahead, behind, boxes) for ahead, behind in self.axes)
 
     def lost(self, cell: int, boxes: int) -> bool:

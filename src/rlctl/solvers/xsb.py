@@ -3,8 +3,8 @@
     text -> blocks of rows that look like a board, with the text around them -> a Room, or what is wrong with it
 
 `#` wall, `@` or `p` player, `+` or `P` player on target, `$` or `b` box, `*` or `B` box on target, `.` or `o` target,
-space, `-` or `_` floor. In a run-length encoded row `3#` is `###`, `2(-#)` is `-#-#` and `|` ends a row. All other lines
-are text: titles, `; comments`, `:: comments`, `Key: value`, `Comment:` to `Comment-End:`, solutions.
+space, `-` or `_` floor. In a run-length encoded row `3#` is `###`, `2(-#)` is `-#-#` and `|` ends a row. All other
+lines are text: titles, `; comments`, `:: comments`, `Key: value`, `Comment:` to `Comment-End:`, solutions.
 """
 
 import re
@@ -96,7 +96,7 @@ def unpacked(row: str) -> list[str]:
 def room(rows: list[str]) -> Room:
     """The room of XSB rows, of the same size as they have; ValueError says what is wrong with it.
 
-    What the player can never reach (beyond the walls, or walled in) becomes wall, boxes there that stand on targets too.
+    What the player can never reach (beyond the walls, or walled in) becomes wall, also boxes on targets there.
     """
     cols = max(map(len, rows))
     geometry = Geometry(len(rows), cols)
