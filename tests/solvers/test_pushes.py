@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections import deque
 
 import pytest
 from hypothesis import given, settings

@@ -123,7 +123,7 @@ class Folder(AbstractContextManager["Folder"]):
         try:
             state: dict[str, Any] = json.loads(manifest.read_bytes())
             before = dict(_flat(state.pop("arguments")))
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{manifest} cannot be read ({error}): another --out, or --overwrite") from error
         now = dict(_flat(self._arguments))
         if changed := [name for name in {**before, **now} if before.get(name) != now.get(name)]:
