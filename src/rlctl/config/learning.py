@@ -161,6 +161,8 @@ class SftData(Section):
     episodes: Positive = 1
     """Demonstrations of each instance; they differ where several plans are optimal."""
     workers: Positive = 1
+    shuffle: bool = True
+    """Every epoch in an order of its own; false: in the order of the file (a curriculum, `rlctl sft-gen --curriculum`)."""
 
 
 class Sft(Section):

@@ -123,12 +123,12 @@ class Sokoban(Boards):
             if reference is None:
                 return Skip("no_instance")
             room = reference
-        found, shortest = self._solve(room)
+        found, shortest = self.solved(room)
         if found.outcome != "solved":
             return Skip(found.outcome, source)
         return _instance(seed, Task(room, found.plan, shortest), source)
 
-    def _solve(self, room: Room) -> tuple[Solution, bool]:
+    def solved(self, room: Room) -> tuple[Solution, bool]:
         """(what was found, whether a plan is surely a shortest one)."""
         options = self.options
         if options.solver == "bfs":

@@ -21,7 +21,8 @@ from rlctl.errors import ConfigError
 from rlctl.sftgen.rows import FILES
 from rlctl.sftgen.sink import Sink
 
-SAVE_EVERY_S = 0.5
+SAVE_EVERY_S = 2.0
+"""What a killed run makes again, at most; each save waits for the disk."""
 MANIFEST = "manifest.json"
 FINISHED = tuple(name + suffix for name in FILES.values() for suffix in (".jsonl", ".parquet"))
 

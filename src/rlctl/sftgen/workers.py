@@ -20,13 +20,13 @@ from typing import Any
 from rlctl.errors import RlctlError
 from rlctl.sftgen.rows import Block, Player, Recipe, Record
 
-BLOCK_S = 0.04
+BLOCK_S = 0.02
 FIRST, LARGEST = 8, 512
 """Seeds of the first and of the largest block."""
 AHEAD = 2
 """Blocks a worker has at most: one to play and one to go on with."""
 Played = tuple[list[Record], float]
-"""Records of a block and the seconds it took."""
+"""Records of a block and the seconds of CPU it took."""
 
 
 class Blocks:
@@ -150,7 +150,7 @@ def _work(connection: Connection, recipe: Recipe, inherited: list[Connection]) -
 
 def _timed(player: Player) -> Callable[[Block], Played]:
     def play(block: Block) -> Played:
-        started = time.perf_counter()
-        return player.play(block), time.perf_counter() - started
+        started = time.process_time()
+        return player.play(block), time.process_time() - started
 
     return play

@@ -130,6 +130,11 @@ def _recorded(row: dict[str, Any]) -> Recorded:
     return Recorded(ids, [bool(one) for one in mask])
 
 
+def in_order(count: int, batch: int, step: int) -> list[int]:
+    """Indices of the demonstrations of optimizer step `step` (from 0), in the order of the file, again and again."""
+    return [place % count for place in range(step * batch, (step + 1) * batch)]
+
+
 def shuffled(count: int, batch: int, step: int, seed: int) -> list[int]:
     """Indices of the demonstrations of optimizer step `step` (from 0):
 

@@ -106,7 +106,12 @@ class WarmStart:
 
     def plan(self, step: int) -> list[Plan]:
         """Every rank's share of the demonstrations of `step` (from 0)."""
-        picks = demonstrations.shuffled(len(self.rows), self.settings.batch, step, self.config.run.seed)
+        count, batch = len(self.rows), self.settings.batch
+        picks = (
+            demonstrations.shuffled(count, batch, step, self.config.run.seed)
+            if self.settings.data.shuffle
+            else demonstrations.in_order(count, batch, step)
+        )
         samples = [sample for i, pick in enumerate(picks) for sample in self.encoded(f"{i}", pick)]
         return plan_for([samples], self.config, self.ranks.world, "token_mean")
 
