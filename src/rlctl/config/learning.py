@@ -162,7 +162,7 @@ class SftData(Section):
     """Demonstrations of each instance; they differ where several plans are optimal."""
     workers: Positive = 1
     shuffle: bool = True
-    """Every epoch in an order of its own; false: in the order of the file (a curriculum, `rlctl sft-gen --curriculum`)."""
+    """Every epoch in an order of its own; false: in the order of the file (`rlctl sft-gen --curriculum`)."""
 
 
 class Sft(Section):

@@ -16,7 +16,8 @@ from rlctl.solvers.deadlocks import FAR, Field
 from rlctl.solvers.search import Outcome, Solution
 
 LADDER = ((2, 10_000), (6, 100_000))
-"""(weight, most nodes) of the searches tried one after the other: about a second, then some ten."""
+"""(weight, most nodes with up to 4 boxes) of the searches tried one after the other: about a second, then some ten. The
+work for a node grows with the square of the boxes, so the bound falls with it."""
 Push = tuple[int, int]
 """(cell of the player before it, action)"""
 
@@ -125,9 +126,9 @@ class Pushes:
 
 def solve_by_pushes(room: Room, max_moves: int, ladder: Sequence[tuple[int, int]] = LADDER) -> Solution:
     """A plan of at most `max_moves` moves; "too_deep" where the plan found is longer (a shorter one may exist)."""
-    search = Pushes(room)
+    search, boxes = Pushes(room), room.boxes.bit_count()
     for weight, max_nodes in ladder:
-        outcome, pushes = search.run(weight, max_nodes)
+        outcome, pushes = search.run(weight, max_nodes * 16 // max(16, boxes**2))
         if outcome == "solved":
             plan = tuple(walked(room, pushes))
             return Solution("solved", plan) if len(plan) <= max_moves else Solution("too_deep")
