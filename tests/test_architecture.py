@@ -38,6 +38,10 @@ def layer(module: str) -> int:
     return 0 if package in FOUNDATIONS or not package else 1
 
 
+CORES = {"solvers": {"solvers"}, "envs": {"envs", "solvers", "rules", *FOUNDATIONS}}
+"""Packages that know only these: environments solve with `solvers`, and demonstrations (`sftgen`) play environments."""
+
+
 def imports(path: Path, module: str) -> list[tuple[str, int]]:
     """(imported module of rlctl or of others, line), also those inside functions; `from a import b` is a.b where that
     is a module.
@@ -72,6 +76,14 @@ def test_processes_share_messages_never_code(module: str) -> None:
     for target, line in imports(MODULES[module], module):
         other = name_in(target).partition(".")[0] if target.startswith("rlctl") else ""
         assert other not in PROCESSES - {package}, f"{module}:{line} imports {target}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if name_in(module).partition(".")[0] in CORES])
+def test_solvers_know_no_environment_and_environments_no_demonstrations(module: str) -> None:
+    allowed = CORES[name_in(module).partition(".")[0]]
+    for target, line in imports(MODULES[module], module):
+        if target.startswith("rlctl."):
+            assert name_in(target).partition(".")[0] in allowed, f"{module}:{line} imports {target}"
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -7,7 +7,7 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import family, instances
 from rlctl.errors import ConfigError
-from rlctl.sftgen.main import generate
+from rlctl.sftgen.main import Order, generate
 
 
 def test_a_reasoning_gym_task_is_scored_by_itself():
@@ -132,4 +132,4 @@ def test_a_gymnasium_environment_that_does_not_fit_is_an_error(more, message):
 def test_what_has_no_optimal_player_has_no_demonstrations(tmp_path):
     pytest.importorskip("gymnasium")
     with pytest.raises(ConfigError, match="'gymnasium' has no optimal player"):
-        generate(Env(name="gymnasium", id="Taxi-v4"), tmp_path, 1, 0, 0)
+        generate(Order(Env(name="gymnasium", id="Taxi-v4"), 1, 0, 0), tmp_path)

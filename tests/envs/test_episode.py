@@ -5,8 +5,9 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import Episode, family
 from rlctl.envs.base import Instance
-from rlctl.sftgen.boards import parse
-from rlctl.sftgen.lakes import Lake
+from rlctl.envs.sokoban import Task
+from rlctl.solvers.boards import parse
+from rlctl.solvers.lakes import Lake
 
 
 def lake_episode(**keys) -> Episode:
@@ -78,7 +79,7 @@ def test_stop_is_for_a_context_that_is_full():
 def test_rewards_of_several_actions_add_up_to_the_turns_reward():
     env = Env(name="sokoban", rows=3, cols=6, actions_per_turn=5)
     room = parse("######\n#PX_O#\n######")
-    episode = Episode(env, family(env), Instance("", 0, (room, (3, 3)), 2))
+    episode = Episode(env, family(env), Instance("", 0, Task(room, (3, 3)), 2))
     assert episode.feed("<answer>Up || Right || Right</answer>")
     assert episode.facts().turn_rewards == [pytest.approx(-0.2 + 10.9)]
     assert episode.facts().env_reward == pytest.approx(11 - 0.1 * 3)

@@ -13,7 +13,7 @@ from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
 from rlctl.envs.frozenlake import LakeWorld
 from rlctl.envs.lakes import maker
-from rlctl.sftgen.lakes import Lake, distances, neighbours
+from rlctl.solvers.lakes import Lake, distances, neighbours
 
 AFTER = neighbours(4)
 

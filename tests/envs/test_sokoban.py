@@ -13,9 +13,9 @@ from rlctl.config.serving import Env
 from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
 from rlctl.envs.rooms import reference_room
-from rlctl.envs.sokoban import SokobanWorld, reachable
-from rlctl.sftgen.boards import Geometry, bits, parse
-from rlctl.sftgen.chances import random_play
+from rlctl.envs.sokoban import SokobanWorld, Task, reachable
+from rlctl.solvers.boards import Geometry, bits, parse
+from rlctl.solvers.chances import random_play
 
 UP, DOWN, LEFT, RIGHT = range(4)
 SIX = Geometry(6, 6)
@@ -175,7 +175,7 @@ def test_the_floor_of_a_corridor_worked_by_hand():
     room = board("#####", "#PXO#", "#####")
     made = family(Env(name="sokoban", rows=3, cols=5))
     for actions in (1, 2, 7):
-        assert made.floor(Instance("", 0, (room, (RIGHT,)), 1), actions) == (pytest.approx(1 - 0.75**actions), True)
+        assert made.floor(Instance("", 0, Task(room, (RIGHT,)), 1), actions) == (pytest.approx(1 - 0.75**actions), True)
 
 
 def test_too_many_states_are_estimated_and_the_estimate_says_so(monkeypatch):
@@ -190,7 +190,7 @@ def test_too_many_states_are_estimated_and_the_estimate_says_so(monkeypatch):
 
 
 def test_the_table_of_a_short_horizon_is_enough_for_it():
-    room = family(Env(name="sokoban")).instance(11).payload[0]
+    room = family(Env(name="sokoban")).instance(11).payload.room
     short, long = reachable(room, 6, 10**6), reachable(room, 60, 10**6)
     assert len(short.next) < len(long.next)
     assert random_play(short, 6)[0] == pytest.approx(random_play(long, 6)[0])
@@ -208,7 +208,7 @@ def test_own_rooms_are_walled_connected_and_end_within_the_depth(rows, cols, box
     made = family(Env(name="sokoban", rows=rows, cols=cols, boxes=boxes, search_depth=12))
     for seed in range(40):
         instance = made.instance(seed)
-        room = instance.payload[0]
+        room = instance.payload.room
         assert room.floor & ~room.geometry.inner == 0
         assert room.boxes.bit_count() == room.targets.bit_count() == boxes
         assert (room.boxes | room.targets | 1 << room.player) & ~room.floor == 0

@@ -8,7 +8,7 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import Episode, family, instances
 from rlctl.errors import ConfigError
-from rlctl.sftgen.main import generate
+from rlctl.sftgen.main import Order, generate
 
 ENVS = [
     Env(name="frozenlake", style="compact"),
@@ -24,7 +24,7 @@ def rows(path: Path) -> list[dict]:
 
 @pytest.mark.parametrize("env", ENVS, ids=lambda env: f"{env.name}-{env.actions_per_turn}")
 def test_every_demonstration_replayed_as_text_reaches_success_with_the_same_prompts(env, tmp_path):
-    generate(env, tmp_path, 60, 6, seed=100_000)
+    generate(Order(env, 60, 6, 100_000), tmp_path)
     made = family(env)
     for name, count in (("train", 60), ("test", 6)):
         written = rows(tmp_path / f"{name}.jsonl")
@@ -43,7 +43,7 @@ def test_every_demonstration_replayed_as_text_reaches_success_with_the_same_prom
 
 def test_demonstrations_never_meet_the_boards_of_rl(tmp_path):
     env = Env(name="frozenlake")
-    generate(env, tmp_path, 200, 20, seed=0)
+    generate(Order(env, 200, 20, 0), tmp_path)
     shown = [row["instance"] for name in ("train", "test") for row in rows(tmp_path / f"{name}.jsonl")]
     played = {one.key for split in ("train", "val") for one in instances(env, split, 200, 0)}
     assert len(set(shown)) == 220
@@ -54,7 +54,7 @@ def test_demonstrations_never_meet_the_boards_of_rl(tmp_path):
 def test_the_bytes_and_counts_do_not_depend_on_the_number_of_workers(env, tmp_path):
     summaries = []
     for workers in (1, 2):
-        summary = generate(env, tmp_path / str(workers), 200, 20, seed=5, workers=workers)
+        summary = generate(Order(env, 200, 20, 5), tmp_path / str(workers), workers)
         summaries.append({key: value for key, value in summary.items() if key not in ("workers", "seconds")})
     assert summaries[0] == summaries[1]
     for name in ("train.jsonl", "test.jsonl"):
@@ -62,7 +62,7 @@ def test_the_bytes_and_counts_do_not_depend_on_the_number_of_workers(env, tmp_pa
 
 
 def test_every_seed_is_accounted_for(tmp_path):
-    summary = generate(Env(name="sokoban", rooms="ragen", max_actions=4), tmp_path, 100, 10, seed=100_000)
+    summary = generate(Order(Env(name="sokoban", rooms="ragen", max_actions=4), 100, 10, 100_000), tmp_path)
     names = ("written", "duplicates", "unsolvable", "too_deep", "too_large", "no_instance", "other_splits", "surplus")
     assert sum(summary[name] for name in names) == summary["seeds"]
     assert summary["too_deep"] > 0 < summary["duplicates"]
@@ -71,14 +71,14 @@ def test_every_seed_is_accounted_for(tmp_path):
 
 
 def test_max_depth_skips_longer_plans(tmp_path):
-    summary = generate(Env(name="sokoban"), tmp_path, 50, 0, seed=0, max_depth=3)
+    summary = generate(Order(Env(name="sokoban"), 50, 0, 0, max_depth=3), tmp_path)
     assert summary["too_deep"] > 0
     assert max(row["plan_length"] for row in rows(tmp_path / "train.jsonl")) == 3
     assert (tmp_path / "test.jsonl").read_bytes() == b""
 
 
 def test_several_episodes_of_one_map_go_different_optimal_ways(tmp_path):
-    generate(Env(name="frozenlake"), tmp_path, 40, 0, seed=0, episodes=5)
+    generate(Order(Env(name="frozenlake"), 40, 0, 0, episodes=5), tmp_path)
     written = rows(tmp_path / "train.jsonl")
     assert len(written) == 200
     assert len({row["instance"] for row in written}) == 40
@@ -97,7 +97,7 @@ def test_the_expert_on_slippery_ice_wins_as_often_as_value_iteration_says():
 
 def test_thoughts_tell_the_plan(tmp_path):
     env = Env(name="sokoban", think=True)
-    generate(env, tmp_path, 5, 0, seed=0, thoughts=True)
+    generate(Order(env, 5, 0, 0, thoughts=True), tmp_path)
     for row in rows(tmp_path / "train.jsonl"):
         first = next(m["content"] for m in row["messages"] if m["role"] == "assistant")
         assert first.startswith("<think>The shortest way from here: ")
@@ -110,10 +110,12 @@ def test_thoughts_tell_the_plan(tmp_path):
         ({}, r"10 distinct sft instances were asked for, but only \d were found"),
         ({"workers": 0}, "--workers must be at least 1, not 0"),
         ({"thoughts": True}, "--thoughts needs"),
+        ({"form": "csv"}, "--format csv: there are jsonl, parquet"),
+        ({"curriculum": "up"}, "--curriculum up: there are none, sorted"),
     ],
 )
 def test_what_cannot_be_generated_is_an_error_and_leaves_no_finished_file(changed, message, tmp_path):
-    sizes = {"train_size": 10, "test_size": 0, "seed": 0, **changed}
+    workers = changed.pop("workers", 1)
     with pytest.raises(ConfigError, match=message):
-        generate(Env(name="frozenlake", size=2), tmp_path, **sizes)
-    assert not (tmp_path / "train.jsonl").exists()
+        generate(Order(Env(name="frozenlake", size=2), 10, 0, 0, **changed), tmp_path, workers)
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from rlctl.errors import ConfigError, RlctlError
 from rlctl.models.load import load_tokenizer
 from rlctl.telemetry.metrics import read
 from rlctl.train import demonstrations
-from rlctl.train.demonstrations import Writing, encode, shuffled
+from rlctl.train.demonstrations import Writing, encode, in_order, shuffled
 from rlctl.train.policy import start_path
 from rlctl.train.ranks import Ranks
 from rlctl.train.sft import WarmStart, writing_of
@@ -96,6 +96,10 @@ def test_a_bad_row_is_named_with_its_line(tmp_path: Path, row: str) -> None:
 def test_missing_demonstrations_name_the_command_that_makes_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rlctl sft-gen"):
         demonstrations.read(tmp_path / "x.jsonl")
+
+
+def test_a_curriculum_is_shown_in_its_order_again_and_again() -> None:
+    assert [in_order(5, 3, step) for step in range(4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
 
 
 def test_every_epoch_shows_every_demonstration_once_in_an_order_of_its_own() -> None:
@@ -186,3 +190,27 @@ def test_a_demonstration_that_is_too_long_is_named(
     (tmp_path / "sft" / "train.jsonl").write_text(json.dumps({"messages": TALK * 20}) + "\n")
     with pytest.raises(ConfigError, match=r"demonstration 1 has \d+ tokens, more than model.max_context = 256"):
         WarmStart(config, Ranks(config)).to_the_end()
+
+
+def test_sampled_tokens_are_trained_as_they_are_and_in_the_order_of_the_file(
+    model_dir: Path, tmp_path: Path, engine: FakeEngine, peers: list[FakePeer]
+) -> None:
+    peers.append(Rates([]))
+    tokens = tmp_path / "best.jsonl"
+    rows = [{"token_ids": [number, 5, 6, 7], "loss_mask": [0, 0, 1, 1]} for number in range(3)]
+    tokens.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"path": str(tokens), "shuffle": False}
+    config = warm_start(model_dir, tmp_path, engine, peers[0], stop_success=None, max_steps=2, batch=2, data=data)
+    trainer = WarmStart(config, Ranks(config))
+    taken: list[list[int]] = []
+    encoded = trainer.encoded
+
+    def noted(uid: str, pick: int) -> list[Any]:
+        (sample,) = encoded(uid, pick)
+        taken.append(sample.token_ids.tolist())
+        return [sample]
+
+    trainer.encoded = noted  # type: ignore[method-assign]
+    trainer.to_the_end()
+    assert taken == [rows[place]["token_ids"] for place in (0, 1, 2, 0)]
+    assert [row["tokens"] for row in read(tmp_path / "metrics" / "sft.jsonl")] == [4, 4]

@@ -154,12 +154,15 @@ class SftData(Section):
     """Demonstrations for the warm start."""
 
     path: str = ""
-    """JSONL of {"messages": [...]}; empty: generated for the first [[env]] as `rlctl sft-gen` does."""
+    """JSONL of {"messages": [...]} or, from a run, {"token_ids", "loss_mask"} (`rlctl sft-gen --from-pool`); empty:
+    generated for the first [[env]] as `rlctl sft-gen` does."""
     size: Positive = 3000
     """Training instances when generated."""
     episodes: Positive = 1
     """Demonstrations of each instance; they differ where several plans are optimal."""
     workers: Positive = 1
+    shuffle: bool = True
+    """Every epoch in an order of its own; false: in the order of the file (`rlctl sft-gen --curriculum`)."""
 
 
 class Sft(Section):

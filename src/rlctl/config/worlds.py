@@ -33,7 +33,13 @@ class Sokoban(Section):
     rooms: Literal["ragen", "ragen_v1", "own"] = "own"
     """own: fast generator; ragen: board for board as RAGEN of 2025-03 and later; ragen_v1: as RAGEN of 2025-02."""
     max_plan: int = Field(default=100, gt=0)
-    """Rooms whose shortest solution is longer are skipped."""
+    """Rooms whose solution is longer are skipped."""
+    levels: str = ""
+    """File or folder of levels in text (XSB, SOK, Boxoban's), played instead of generated rooms; size and number of
+    boxes are then theirs. The seed of a level is its number, from 0."""
+    solver: Literal["auto", "bfs", "astar"] = "auto"
+    """Of rooms not generated backward (own): bfs: shortest plans, but only for rooms with few situations; astar: plans
+    of large rooms with many boxes, not always the shortest; auto: astar where bfs finds too many situations."""
 
 
 class Countdown(Section):

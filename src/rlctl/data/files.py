@@ -21,7 +21,7 @@ def write(path: Path, rows: Iterable[Row], about: dict[str, Any]) -> dict[str, A
         raise ConfigError(f"{path}: the name must end in .jsonl or .parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
-    count = _write_lines(temporary, rows) if path.suffix == ".jsonl" else _write_parquet(temporary, rows)
+    count = _write_lines(temporary, rows) if path.suffix == ".jsonl" else write_parquet(temporary, rows)
     digest = hashlib.sha256()
     with temporary.open("rb") as file:
         while part := file.read(1 << 20):
@@ -42,7 +42,8 @@ def _write_lines(path: Path, rows: Iterable[Row]) -> int:
     return count
 
 
-def _write_parquet(path: Path, rows: Iterable[Row]) -> int:
+def write_parquet(path: Path, rows: Iterable[Row]) -> int:
+    """The rows as Parquet, types by the first of them; returns how many. Not atomic (see `write`)."""
     pyarrow, parquet = _pyarrow()
     remaining, count, writer = iter(rows), 0, None
     try:

@@ -32,7 +32,10 @@ class Instance:
     payload: Any
     """What the family made; only the family looks inside."""
     shortest: int
-    """Fewest actions from start to success (on slippery ice: if every move went as intended)."""
+    """Fewest actions from start to success (on slippery ice: if every move went as intended; in a room that A* solved:
+    those of its plan)."""
+    source: str = ""
+    """FILE:LINE it was read from, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Skip:
     """A seed that gives no instance, and why."""
 
     reason: Reason
+    source: str = ""
+    """FILE:LINE, as in Instance."""
 
 
 class Outcome(NamedTuple):

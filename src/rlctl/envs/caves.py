@@ -8,8 +8,8 @@ so lengths are spread evenly (a reverse random walk gives mostly one or two move
 
 import random
 
-from rlctl.sftgen.boards import Geometry, Room, bits
-from rlctl.sftgen.search import ManyBoxes, backward, descend
+from rlctl.solvers.boards import Geometry, Room, bits
+from rlctl.solvers.search import ManyBoxes, backward, descend
 
 TRIES = 200
 MAX_EXPANDED = 2_000

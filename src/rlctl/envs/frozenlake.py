@@ -14,8 +14,8 @@ from rlctl.config.serving import Env
 from rlctl.envs import lakes
 from rlctl.envs.base import Instance, Outcome, Rate, Skip, horizon
 from rlctl.envs.boards import Boards
-from rlctl.sftgen.chances import Table, action_values, best_play, random_play
-from rlctl.sftgen.lakes import Lake, distances, neighbours, table
+from rlctl.solvers.chances import Table, action_values, best_play, random_play
+from rlctl.solvers.lakes import Lake, distances, neighbours, table
 
 Moves = list[tuple[int, int, int, int]]
 

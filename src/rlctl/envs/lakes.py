@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rlctl.sftgen.lakes import Lake, connected, spreader
+from rlctl.solvers.lakes import Lake, connected, spreader
 
 Maker = Callable[[int], Lake | None]
 MAX_DRAWS = 1_000

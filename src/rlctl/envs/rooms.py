@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 
-from rlctl.sftgen.boards import Geometry, Room, bits
+from rlctl.solvers.boards import Geometry, Room, bits
 
 TRIES = 4
 MAX_STATES = 300_000

@@ -14,6 +14,10 @@ class Seeded:
 
     shares: ClassVar[dict[str, int]] = {"sft": 30, "sft_test": 5, "train": 45, "val": 20}
     """Per cent of all instances that belong to each split."""
+    seeds_end: int | None = None
+    """No instance has this seed or a higher one; None: there is no end."""
+    problems: tuple[str, ...] = ()
+    """What was found in its source (a file of levels) and cannot be used, with its place."""
 
     def __init__(self, env: Env) -> None:
         self.env = env
@@ -32,7 +36,7 @@ class Seeded:
             raise ConfigError(f"no split {split!r}; there are: {', '.join(self.splits)}")
         seen: set[str] = set()
         patience = Patience()
-        while not patience.over:
+        while not patience.over and (self.seeds_end is None or seed < self.seeds_end):
             found = self.instance(seed)
             seed += 1
             if isinstance(found, Skip):
@@ -58,6 +62,10 @@ class Seeded:
     def demonstrate(self, instance: Instance, number: int = 0, thoughts: bool = False) -> Any:
         """One whole episode of the optimal player; `number` tells several of one instance apart."""
         raise NotImplementedError
+
+    def proven(self, instance: Instance) -> bool:
+        """Whether `instance.shortest` is surely the fewest actions."""
+        return True
 
     def floor(self, instance: Instance, actions: int) -> Rate | None:
         """Success of uniformly random play within `actions` actions."""

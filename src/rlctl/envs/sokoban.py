@@ -1,6 +1,7 @@
-"""Sokoban in text: gym-sokoban's rules and rewards, rooms of RAGEN or our own."""
+"""Sokoban in text: gym-sokoban's rules and rewards; rooms of RAGEN, our own, or levels from files."""
 
 import random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,15 +10,28 @@ from rlctl.config.serving import Env
 from rlctl.envs.base import Instance, Outcome, Rate, Skip
 from rlctl.envs.boards import Boards
 from rlctl.envs.caves import cave_room
+from rlctl.envs.levels import Collection, read
 from rlctl.envs.rooms import reference_room
-from rlctl.sftgen.boards import Geometry, Room, move, paint, sketch
-from rlctl.sftgen.chances import Table, random_play
-from rlctl.sftgen.search import solve
+from rlctl.solvers.boards import Geometry, Room, move, paint, sketch
+from rlctl.solvers.chances import Table, random_play
+from rlctl.solvers.pushes import solve_by_pushes
+from rlctl.solvers.search import Solution, solve
 
 STEP, ON_TARGET, SOLVED = -0.1, 1.0, 10.0
 MAX_TABLE = 20_000
 """States up to which random play is computed exactly."""
 SAMPLES = 2_000
+BFS_BEFORE_ASTAR = 50_000
+"""Bound of the search for a shortest plan (`search.MAX_EXPANDED`) where A* comes after it: a quarter of a second."""
+
+
+class Task(NamedTuple):
+    """What an instance holds."""
+
+    room: Room
+    plan: tuple[int, ...]
+    shortest: bool = True
+    """False where nothing proves that there is no shorter plan."""
 
 
 class SokobanWorld:
@@ -89,35 +103,55 @@ class Sokoban(Boards):
         super().__init__(env)
         self.options = worlds.Sokoban.model_validate(env.options)
         self.geometry = Geometry(self.options.rows, self.options.cols)
+        self._collection: Collection | None = None
+        if self.options.levels:
+            self._collection = read(self.options.levels)
+            self.seeds_end, self.problems = len(self._collection.rooms), self._collection.problems
 
     def instance(self, seed: int) -> Instance | Skip:
-        options = self.options
-        if options.rooms == "own":
+        options, source = self.options, ""
+        if self._collection is None and options.rooms == "own":
             made = cave_room(self.geometry, options.boxes, min(options.search_depth, options.max_plan), seed)
-            if made is None:
+            return Skip("no_instance") if made is None else _instance(seed, Task(*made))
+        if self._collection is not None:
+            if not 0 <= seed < len(self._collection.rooms):
                 return Skip("no_instance")
-            room, plan = made
+            source, room = self._collection.rooms[seed]
         else:
             walk = options.rooms == "ragen"
             reference = reference_room(self.geometry, options.boxes, options.search_depth, seed, walk)
             if reference is None:
                 return Skip("no_instance")
-            room, found = reference, solve(reference, options.max_plan)
-            if found.outcome != "solved":
-                return Skip(found.outcome)
-            plan = found.plan
-        return Instance(room.text().replace("\n", "/"), seed, (room, plan), len(plan))
+            room = reference
+        found, shortest = self.solved(room)
+        if found.outcome != "solved":
+            return Skip(found.outcome, source)
+        return _instance(seed, Task(room, found.plan, shortest), source)
+
+    def solved(self, room: Room) -> tuple[Solution, bool]:
+        """(what was found, whether a plan is surely a shortest one)."""
+        options = self.options
+        if options.solver == "bfs":
+            return solve(room, options.max_plan), True
+        if options.solver == "auto":
+            found = solve(room, options.max_plan, BFS_BEFORE_ASTAR)
+            if found.outcome != "too_large":
+                return found, True
+        return solve_by_pushes(room, options.max_plan), False
 
     def world(self, instance: Instance, stream: int) -> SokobanWorld:
         """Nothing is random in Sokoban: all streams are alike."""
-        return SokobanWorld(instance.payload[0])
+        return SokobanWorld(instance.payload.room)
 
     def expert(self, instance: Instance, tie: int) -> SokobanExpert:
-        return SokobanExpert(instance.payload[1])
+        return SokobanExpert(instance.payload.plan)
+
+    def proven(self, instance: Instance) -> bool:
+        return bool(instance.payload.shortest)
 
     def floor(self, instance: Instance, actions: int) -> Rate:
         """Exact up to MAX_TABLE reachable states, else the mean of SAMPLES random episodes with fixed seeds."""
-        room: Room = instance.payload[0]
+        room: Room = instance.payload.room
         table = reachable(room, actions, MAX_TABLE)
         if table is not None:
             return Rate(float(random_play(table, actions)[0]), True)
@@ -126,7 +160,13 @@ class Sokoban(Boards):
         return Rate(wins / SAMPLES, False)
 
     def ceiling(self, instance: Instance, actions: int) -> Rate:
-        return Rate(float(instance.shortest <= actions), True)
+        """Exact unless a plan that may not be the shortest is longer than `actions`."""
+        solved = instance.shortest <= actions
+        return Rate(float(solved), solved or self.proven(instance))
+
+
+def _instance(seed: int, task: Task, source: str = "") -> Instance:
+    return Instance(task.room.text().replace("\n", "/"), seed, task, len(task.plan), source)
 
 
 def reachable(room: Room, steps: int, limit: int) -> Table | None:

@@ -28,6 +28,14 @@ class Patience:
         self._without_any = self._without_any + 1 if reason == "no_instance" else 0
 
     @property
+    def state(self) -> list[int]:
+        """What `restore` takes."""
+        return [self._without_new, self._without_any]
+
+    def restore(self, state: list[int]) -> None:
+        self._without_new, self._without_any = state
+
+    @property
     def over(self) -> bool:
         return self._without_new >= PATIENCE or self._without_any >= BARREN
 

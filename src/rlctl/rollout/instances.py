@@ -1,6 +1,7 @@
 """Which instance comes next: a seeded, weighted mix of environments, each shuffled anew every epoch."""
 
 import itertools
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from rlctl.config.serving import Env
 from rlctl.envs import family, instances
 from rlctl.envs.base import Family, Instance
 from rlctl.envs.splits import too_few
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Task:
 def worlds(config: Config) -> dict[str, World]:
     """The environments of a run by tag."""
     made = [World(env, family(env)) for env in config.env]
+    for world in made:
+        for problem in getattr(world.family, "problems", ()):
+            log.warning("%s: left out: %s", world.tag, problem)
     return {world.tag: world for world in made}
 
 

@@ -1,1 +1,1 @@
-"""Optimal demonstrations by search: pure solvers, and the generator that plays them through the environments."""
+"""`rlctl sft-gen`: demonstrations of optimal players, played through the environments, and of a run itself."""

@@ -1,175 +1,152 @@
-"""`rlctl sft-gen`: optimal demonstrations as chat JSONL, deterministic by seed whatever the number of workers.
+"""`rlctl sft-gen`: optimal demonstrations as a stream, deterministic by seed whatever the number of workers.
 
-    blocks of seeds -> workers (rows.play) -> in the order of the seeds: duplicates out -> train.jsonl, test.jsonl
+    blocks of seeds -> workers (rows.Player) -> in the order of the seeds: sink -> train.partial, test.partial
+                                                                                      | order, form (shapes)
+                                                                                      v
+                                                                                train.jsonl, test.jsonl
 
 A worker never decides what is written; that is done here, seed by seed, so the bytes do not depend on who was faster.
-Boards come from the splits `sft` and `sft_test`: they meet neither each other nor the boards of RL.
+A killed run goes on where it was (progress). Boards come from the splits `sft` and `sft_test`: they meet neither each
+other nor the boards of RL.
 """
 
-import itertools
+import hashlib
 import json
-import multiprocessing
-import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import rlctl
 from rlctl.config.serving import Env
+from rlctl.envs.levels import level_files
 from rlctl.envs.lookup import seeded
-from rlctl.envs.splits import Patience, too_few
+from rlctl.envs.splits import too_few
 from rlctl.errors import ConfigError
-from rlctl.sftgen.rows import FILES, Block, Record, play
+from rlctl.sftgen.progress import Folder
+from rlctl.sftgen.rows import FILES, Recipe
+from rlctl.sftgen.shapes import CURRICULA, FORMATS, shape, suffix
+from rlctl.sftgen.sink import Sink
+from rlctl.sftgen.workers import Blocks, played
 
-BLOCK = 256
 MAX_SEED = 2**31
 """Mersenne Twister of numpy takes seeds of 32 bits; this leaves room for the seeds that follow."""
 Progress = Callable[[int, int], None]
 Summary = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the rows depend on: the same order gives the same bytes."""
+
+    env: Env
+    train_size: int
+    test_size: int
+    seed: int
+    """First instance seed."""
+    max_depth: int = 100
+    thoughts: bool = False
+    episodes: int = 1
+    form: str = "jsonl"
+    curriculum: str = "none"
+
+    def arguments(self) -> dict[str, Any]:
+        """As the manifest keeps them; of own levels the content counts."""
+        found: dict[str, Any] = {
+            "rlctl": rlctl.__version__,
+            "env": self.env.model_dump(mode="json"),
+            **{name: getattr(self, name) for name in ("train_size", "test_size", "seed", "max_depth", "thoughts")},
+            **{name: getattr(self, name) for name in ("episodes", "form", "curriculum")},
+        }
+        if levels := self.env.options.get("levels"):
+            digest = hashlib.sha256()
+            for name, file in level_files(levels):
+                digest.update(f"{name}\n".encode() + file.read_bytes())
+            found["levels_sha256"] = digest.hexdigest()
+        return found
+
+    def check(self, workers: int) -> None:
+        """ConfigError with all that is wrong."""
+        least = {"train-size": 0, "test-size": 0, "seed": 0, "workers": 1, "max-depth": 1, "episodes": 1}
+        values = {**{name: getattr(self, name.replace("-", "_"), 0) for name in least}, "workers": workers}
+        problems = [
+            f"--{name} must be at least {bound}, not {values[name]}"
+            for name, bound in least.items()
+            if values[name] < bound
+        ]
+        if self.seed > MAX_SEED:
+            problems.append(f"--seed must be at most {MAX_SEED}, not {self.seed}")
+        if self.thoughts and not self.env.think:
+            problems.append("--thoughts needs an environment that asks for them: -s env.think=true")
+        if self.form not in FORMATS:
+            problems.append(f"--format {self.form}: there are {', '.join(FORMATS)}")
+        if self.curriculum not in CURRICULA:
+            problems.append(f"--curriculum {self.curriculum}: there are {', '.join(CURRICULA)}")
+        if problems:
+            raise ConfigError(problems)
+
+
 def generate(
-    env: Env,
-    out_dir: Path,
-    train_size: int,
-    test_size: int,
-    seed: int,
-    workers: int = 1,
-    max_depth: int = 100,
-    thoughts: bool = False,
-    episodes: int = 1,
-    progress: Progress | None = None,
+    order: Order, out_dir: Path, workers: int = 1, overwrite: bool = False, progress: Progress | None = None
 ) -> Summary:
-    """Write `train_size` and `test_size` distinct instances, `episodes` rows each, and summary.json; return it.
+    """Write the distinct instances of `order`, `episodes` rows each, and summary.json; return it.
 
-    `seed` is the first instance seed. Instances that need more than `max_depth` actions, or more than an episode of
-    `env` has, are counted and skipped. `progress(written, wanted)` is called after every block. Files get their names
-    when complete (until then `NAME.partial`). Raises ConfigError where the environment has too few instances.
+    Instances that need more than `max_depth` actions, or more than an episode of the environment has, are counted and
+    skipped. `progress(written, wanted)` is called after every block. A folder where the same order was begun is
+    completed, one where it was finished is left as it is; one with another order is refused unless `overwrite`. Raises
+    ConfigError where the environment has too few instances (own levels may be fewer than asked for).
     """
-    _check(env, train_size, test_size, seed, workers, max_depth, thoughts, episodes)
-    seeded(env)
-    started = time.perf_counter()
-    sink = _Sink({"sft": train_size, "sft_test": test_size})
-    _write(out_dir, Block(env, seed, BLOCK, (), max_depth, thoughts, episodes), workers, sink, progress)
-    summary = {
-        "env": env.model_dump(mode="json"),
-        "seed": seed,
-        "train": sink.written["sft"],
-        "test": sink.written["sft_test"],
-        "episodes": episodes,
-        "written": sum(sink.written.values()),
-        **sink.counts,
-        "seeds": sum(sink.written.values()) + sum(sink.counts.values()),
-        "workers": workers,
-        "seconds": round(time.perf_counter() - started, 3),
-    }
-    (out_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    return summary
+    order.check(workers)
+    family = seeded(order.env)
+    with Folder(out_dir, order.arguments(), overwrite) as folder:
+        if folder.summary is not None:
+            return folder.summary
+        started = time.perf_counter()
+        sink = Sink({"sft": order.train_size, "sft_test": order.test_size})
+        _write(order, folder, family.seeds_end, workers, sink, progress)
+        names = {split: name + suffix(order.form) for split, name in FILES.items()}
+        for split, name in names.items():
+            shape(folder.partial(split), out_dir / name, order.form, order.curriculum)
+        bad = [*family.problems, *sink.bad]
+        summary = {
+            "env": order.env.model_dump(mode="json"),
+            "seed": order.seed,
+            "train": sink.written["sft"],
+            "test": sink.written["sft_test"],
+            "episodes": order.episodes,
+            "written": sum(sink.written.values()),
+            **sink.counts,
+            "seeds": sum(sink.written.values()) + sum(sink.counts.values()),
+            "bad_levels": len(bad),
+            "bad": bad,
+            "files": list(names.values()),
+            "workers": workers,
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        (out_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        folder.finish(summary)
+        return summary
 
 
-def _write(out_dir: Path, first: Block, workers: int, sink: "_Sink", progress: Progress | None) -> None:
-    """Write both files, under `NAME.partial` until they are complete."""
-    out_dir.mkdir(parents=True, exist_ok=True)
-    paths = {split: out_dir / f"{name}.jsonl" for split, name in FILES.items()}
-    partial = {split: path.with_suffix(".jsonl.partial") for split, path in paths.items()}
-    with ExitStack() as stack:
-        files = {split: stack.enter_context(path.open("wb")) for split, path in partial.items()}
-        for records in _blocks(first, workers, sink):
+def _write(order: Order, folder: Folder, end: int | None, workers: int, sink: Sink, progress: Progress | None) -> None:
+    """All rows into the partial files; seeds are below `end`."""
+    seed = folder.open(sink, order.seed)
+    recipe = Recipe(order.env, order.max_depth, order.thoughts, order.episodes)
+    with closing(played(recipe, Blocks(seed, end, sink.open_splits), workers)) as blocks:
+        for records in blocks:
             for record in records:
                 if sink.open_splits() and (split := sink.take(record)):
-                    files[split].write(record.rows)
+                    folder.write(split, record.rows)
+            seed += len(records)
+            folder.save_sometimes(sink, seed)
             if progress:
                 progress(sum(sink.written.values()), sum(sink.wanted.values()))
-            if sink.patience.over and (short := sink.open_splits()):
-                raise too_few(first.env, short[0], sink.wanted[short[0]], sink.written[short[0]])
-    for split, path in paths.items():
-        partial[split].replace(path)
-
-
-def _check(
-    env: Env, train_size: int, test_size: int, seed: int, workers: int, max_depth: int, thoughts: bool, episodes: int
-) -> None:
-    problems = [
-        f"{name} must be at least {least}, not {value}"
-        for name, value, least in (
-            ("--train-size", train_size, 0),
-            ("--test-size", test_size, 0),
-            ("--seed", seed, 0),
-            ("--workers", workers, 1),
-            ("--max-depth", max_depth, 1),
-            ("--episodes", episodes, 1),
-        )
-        if value < least
-    ]
-    if seed > MAX_SEED:
-        problems.append(f"--seed must be at most {MAX_SEED}, not {seed}")
-    if thoughts and not env.think:
-        problems.append("--thoughts needs an environment that asks for them: -s env.think=true")
-    if problems:
-        raise ConfigError(problems)
-
-
-class _Sink:
-    """Decides seed by seed what is written, and counts everything else."""
-
-    def __init__(self, wanted: dict[str, int]) -> None:
-        self.wanted = wanted
-        self.written = dict.fromkeys(wanted, 0)
-        self.counts = dict.fromkeys(
-            ("duplicates", "unsolvable", "too_deep", "too_large", "no_instance", "other_splits", "surplus"), 0
-        )
-        """Every seed that was tried and not written: other_splits are boards of RL, surplus those of a full split."""
-        self.patience = Patience()
-        self._seen: set[str] = set()
-
-    def open_splits(self) -> tuple[str, ...]:
-        return tuple(split for split, size in self.wanted.items() if self.written[split] < size)
-
-    def take(self, record: Record) -> str:
-        """The split to write this record to, or "" (counted)."""
-        reason = self._refused(record)
-        self.patience.saw(not reason, reason)
-        if reason:
-            self.counts[reason] += 1
-            return ""
-        self._seen.add(record.key)
-        self.written[record.split] += 1
-        return record.split
-
-    def _refused(self, record: Record) -> str:
-        if record.reason:
-            return record.reason
-        if record.split not in self.wanted:
-            return "other_splits"
-        if record.key in self._seen:
-            return "duplicates"
-        return "" if self.written[record.split] < self.wanted[record.split] else "surplus"
-
-
-def _blocks(first: Block, workers: int, sink: _Sink) -> Iterator[list[Record]]:
-    """Blocks of records in the order of their seeds, beginning with `first`, until no split is open."""
-    seeds = itertools.count(first.first, first.seeds)
-
-    def block() -> Block:
-        return first._replace(first=next(seeds), splits=sink.open_splits())
-
-    if workers == 1:
-        played: set[str] = set()
-        while sink.open_splits():
-            yield play(block(), played)
-        return
-    # spawn: the caller may hold threads (torch, a progress bar), which a forked child would not survive for sure.
-    # Ctrl-C reaches the whole process group; only this process answers it.
-    context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(workers, context, signal.signal, ignore) as pool:
-        waiting: deque[Future[list[Record]]] = deque()
-        try:
-            while sink.open_splits():
-                while len(waiting) < 3 * workers:
-                    waiting.append(pool.submit(play, block()))
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+            if not sink.open_splits():
+                break
+            if sink.patience.over and end is None:
+                short = sink.open_splits()[0]
+                folder.forget()
+                raise too_few(order.env, short, sink.wanted[short], sink.written[short])
+    folder.save(sink, seed)

@@ -1,8 +1,9 @@
-"""Demonstrations of a block of seeds: what one worker does.
+"""Demonstrations of consecutive seeds: what one worker does.
 
 seed -> instance -> (its split wanted?) -> an episode of the family's optimal player -> one JSON line per episode
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -10,24 +11,30 @@ import msgspec
 from rlctl.config.serving import Env
 from rlctl.envs.base import Instance, Skip, horizon
 from rlctl.envs.lookup import seeded
-from rlctl.envs.seeded import Seeded
 
 FILES = {"sft": "train", "sft_test": "test"}
 """Split of the boards -> file they are written to."""
 
 
-class Block(NamedTuple):
-    """Consecutive seeds and how to play them; everything a worker needs."""
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How seeds are played; everything a worker needs to know once."""
 
     env: Env
+    max_depth: int
+    """Actions of the longest plan."""
+    thoughts: bool
+    episodes: int
+    """Rows per instance."""
+
+
+class Block(NamedTuple):
+    """Consecutive seeds."""
+
     first: int
     seeds: int
     splits: tuple[str, ...]
     """Those whose rows are still wanted."""
-    max_depth: int
-    thoughts: bool
-    episodes: int
-    """Rows per instance."""
 
 
 class Record(NamedTuple):
@@ -39,6 +46,8 @@ class Record(NamedTuple):
     key: str = ""
     rows: bytes = b""
     """JSON lines; empty where the split was not wanted."""
+    source: str = ""
+    """FILE:LINE of an own level."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -50,41 +59,55 @@ class Row(msgspec.Struct, frozen=True):
     instance: str
     """Board text; what splits and duplicates are decided by."""
     plan_length: int
-    """Actions of a shortest plan."""
+    """Actions of the plan: of a shortest one where `optimal` says so."""
     split: str
     """train or test."""
     success: bool
     """False only where slippery ice beat the optimal player."""
+    optimal: bool
+    """False where the plan may not be a shortest one (A*)."""
+    source: str
+    """FILE:LINE of an own level, else empty."""
 
 
-def play(block: Block, played: set[str] | None = None) -> list[Record]:
-    """The records of a block, one per seed, in order.
+class Player:
+    """Plays blocks, one after the other."""
 
-    `played` are boards of blocks before this one; theirs and its own repetitions get no rows (nobody will want them).
-    """
-    made = seeded(block.env)
-    deepest = min(block.max_depth, horizon(block.env))
-    encode = msgspec.json.Encoder().encode
-    records: list[Record] = []
-    played = set() if played is None else played
-    for seed in range(block.first, block.first + block.seeds):
-        instance = made.instance(seed)
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._family = seeded(recipe.env)
+        self._deepest = min(recipe.max_depth, horizon(recipe.env))
+        self._encode = msgspec.json.Encoder().encode
+        self._played: set[str] = set()
+        """Boards that have rows already: repetitions get none (nobody will want them)."""
+
+    def play(self, block: Block) -> list[Record]:
+        """One record per seed, in order."""
+        return [self._record(seed, block.splits) for seed in range(block.first, block.first + block.seeds)]
+
+    def _record(self, seed: int, splits: tuple[str, ...]) -> Record:
+        instance = self._family.instance(seed)
         if isinstance(instance, Skip):
-            records.append(Record(instance.reason))
-        elif instance.shortest > deepest:
-            records.append(Record("too_deep"))
-        else:
-            split, rows = made.split(instance), b""
-            if split in block.splits and instance.key not in played:
-                played.add(instance.key)
-                rows = b"".join(
-                    encode(_row(block, made, instance, number, FILES[split])) + b"\n"
-                    for number in range(block.episodes)
-                )
-            records.append(Record("", split, instance.key, rows))
-    return records
+            return Record(instance.reason, source=instance.source)
+        if instance.shortest > self._deepest:
+            return Record("too_deep", source=instance.source)
+        split, rows = self._family.split(instance), b""
+        if split in splits and instance.key not in self._played:
+            self._played.add(instance.key)
+            numbers = range(self._recipe.episodes)
+            rows = b"".join(self._encode(self._row(instance, number, FILES[split])) + b"\n" for number in numbers)
+        return Record("", split, instance.key, rows, instance.source)
 
-
-def _row(block: Block, made: Seeded, instance: Instance, number: int, split: str) -> Row:
-    episode = made.demonstrate(instance, number, block.thoughts)
-    return Row(episode.messages, block.env.name, instance.seed, instance.key, instance.shortest, split, episode.success)
+    def _row(self, instance: Instance, number: int, split: str) -> Row:
+        episode = self._family.demonstrate(instance, number, self._recipe.thoughts)
+        return Row(
+            messages=episode.messages,
+            env=self._recipe.env.name,
+            seed=instance.seed,
+            instance=instance.key,
+            plan_length=instance.shortest,
+            split=split,
+            success=episode.success,
+            optimal=self._family.proven(instance),
+            source=instance.source,
+        )

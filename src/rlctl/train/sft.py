@@ -55,7 +55,7 @@ class WarmStart:
         self.folder = config.run_dir / "sft"
         self.phases = Phases(time.process_time)
         self.metrics = Metrics(config.run_dir if ranks.first else None, "sft")
-        self.rows: list[list[demonstrations.Message]] = []
+        self.rows: list[list[demonstrations.Message] | demonstrations.Recorded] = []
         if ranks.first:
             path = self.settings.data.path
             self.rows = demonstrations.read(Path(path) if path else self.folder / "train.jsonl")
@@ -106,14 +106,19 @@ class WarmStart:
 
     def plan(self, step: int) -> list[Plan]:
         """Every rank's share of the demonstrations of `step` (from 0)."""
-        picks = demonstrations.shuffled(len(self.rows), self.settings.batch, step, self.config.run.seed)
+        count, batch = len(self.rows), self.settings.batch
+        picks = (
+            demonstrations.shuffled(count, batch, step, self.config.run.seed)
+            if self.settings.data.shuffle
+            else demonstrations.in_order(count, batch, step)
+        )
         samples = [sample for i, pick in enumerate(picks) for sample in self.encoded(f"{i}", pick)]
         return plan_for([samples], self.config, self.ranks.world, "token_mean")
 
     def encoded(self, uid: str, pick: int) -> list[TrainSample]:
         """One demonstration; ConfigError when it cannot be trained on as it is."""
         try:
-            samples = demonstrations.encode(uid, self.rows[pick], self.writing)
+            samples = demonstrations.samples_of(uid, self.rows[pick], self.writing)
         except ValueError as error:
             raise ConfigError(f"demonstration {pick + 1}: {error}") from error
         if (longest := max(map(len, samples))) > self.config.model.max_context:

@@ -40,8 +40,8 @@ def demonstrations(config: Config, folder: Path) -> None:
     """Optimal demonstrations of the first [[env]], as `rlctl sft-gen` makes them, unless they are there."""
     if (folder / "train.jsonl").is_file():
         return
-    from rlctl.sftgen.main import generate
+    from rlctl.sftgen.main import Order, generate
 
     env, data = config.env[0], config.sft.data
-    summary = generate(env, folder, data.size, 0, env.seed, workers=data.workers, episodes=data.episodes)
+    summary = generate(Order(env, data.size, 0, env.seed, episodes=data.episodes), folder, data.workers)
     log.info("wrote %s demonstrations to %s", summary["written"], folder)

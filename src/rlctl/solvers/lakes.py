@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.sftgen.chances import Table
+from rlctl.solvers.chances import Table
 
 DELTAS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 

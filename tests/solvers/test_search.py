@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.caves import cave_room
 from rlctl.envs.rooms import reference_room
-from rlctl.sftgen.boards import Geometry, move, parse
-from rlctl.sftgen.search import solve
+from rlctl.solvers.boards import Geometry, move, parse
+from rlctl.solvers.search import solve
 
 SIX = Geometry(6, 6)
 LENGTHS = {

@@ -16,17 +16,20 @@ order finds it (RAGEN's `get_shortest_action_path`).
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.sftgen.boards import Geometry, Room, bits
+from rlctl.solvers.boards import Geometry, Room, bits
 
 MAX_EXPANDED = 200_000
 """Bound on (box set, layer) pairs of one search with several boxes: about a second, some 100 MB."""
+
+
+Outcome = Literal["solved", "unsolvable", "too_deep", "too_large"]
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
     """What a search found."""
 
-    outcome: Literal["solved", "unsolvable", "too_deep", "too_large"]
+    outcome: Outcome
     plan: tuple[int, ...] = ()
 
 
