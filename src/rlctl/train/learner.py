@@ -68,7 +68,8 @@ def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int,
     plans: list[Plan] = [[] for _ in range(world)]
     for samples in parts:
         row = _row_tokens(samples, config)
-        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, config.algo.constant_length)
+        length, tree = config.algo.constant_length, config.train.prefix_tree
+        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, length, tree)
         for rank, minibatch in enumerate(cut):
             plans[rank].append(minibatch)
     return plans

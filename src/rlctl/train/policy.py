@@ -19,6 +19,7 @@ from rlctl.train.divergence import full
 from rlctl.train.losses import entropy, token_logprobs
 from rlctl.train.ranks import Ranks
 from rlctl.train.tokens import Tokens
+from rlctl.train.tree_models import inputs_of, use_trees, why_not
 
 ADAPTER = "default"
 LOGITS = "logits"
@@ -94,8 +95,7 @@ class Policy(nn.Module):
         device = next(self.lm.parameters()).device
         self._sources = _take(micro.sources, device)
         try:
-            ids, positions = _take(micro.token_ids, device), _take(micro.position_ids, device)
-            output = self.lm(input_ids=ids, position_ids=positions, use_cache=False)
+            output = self.lm(**inputs_of(micro, self.lm.config, device))
         finally:
             self._sources = None
         return output.logits[0]
@@ -163,9 +163,12 @@ def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
 
 
 def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
-    """The float32 causal language model in `path`, on this rank's device."""
+    """The float32 causal language model in `path`, on this rank's device, ready for forests where they are wanted."""
     model = config.model
-    return load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    if config.train.prefix_tree and not why_not(lm.config):
+        use_trees(lm)
+    return lm
 
 
 def prepare(module: nn.Module, config: Config, ranks: Ranks) -> None:
