@@ -16,7 +16,7 @@ from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.batches import MicroBatch
 from rlctl.train.divergence import full
-from rlctl.train.losses import entropy, token_logprobs
+from rlctl.train.logits import score
 from rlctl.train.ranks import Ranks
 from rlctl.train.tokens import Tokens
 from rlctl.train.tree_models import inputs_of, use_trees, why_not
@@ -115,15 +115,12 @@ def _scores(
     with_entropy: str,
     reference: torch.Tensor | None,
 ) -> Scores:
-    logprobs = token_logprobs(logits, targets, temperatures)
+    logprobs, entropies = score(logits, targets, temperatures, with_entropy)
     divergence = None
     if reference is not None:
         ours, theirs = ((z.float() / temperatures[:, None]).log_softmax(1) for z in (logits, reference))
         divergence = full(ours, theirs)
-    if not with_entropy:
-        return Scores(logprobs, torch.zeros_like(logprobs), divergence)
-    with torch.set_grad_enabled(with_entropy == "grad" and torch.is_grad_enabled()):
-        return Scores(logprobs, entropy(logits, temperatures), divergence)
+    return Scores(logprobs, entropies, divergence)
 
 
 def tokens_of(micro: MicroBatch, device: torch.device) -> Tokens:
