@@ -35,7 +35,9 @@ def test_token_logprobs_divide_by_the_temperature_of_each_token() -> None:
 
 
 def test_entropy_of_a_fair_coin_is_ln_2_at_any_temperature() -> None:
-    assert score(torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([1.0, 3.0]), "value")[1].tolist() == pytest.approx([math.log(2)] * 2)
+    assert score(torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([1.0, 3.0]), "value")[
+        1
+    ].tolist() == pytest.approx([math.log(2)] * 2)
 
 
 def test_ppo_clip_by_hand() -> None:

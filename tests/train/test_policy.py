@@ -255,7 +255,9 @@ def test_every_loss_is_the_same_however_the_batch_is_cut(
     with torch.no_grad():
         other.lm.get_output_embeddings().weight.mul_(1.5)
     module = critic.load(config, str(model_dir), Ranks(config)) if algo.needs_critic else policy
-    lean_config = config_for(model_dir, tmp_path, train={"memory": {"activation_checkpointing": True, "logit_chunk": 7}})
+    lean_config = config_for(
+        model_dir, tmp_path, train={"memory": {"activation_checkpointing": True, "logit_chunk": 7}}
+    )
     lean: torch.nn.Module = load(str(model_dir), lean_config, Ranks(config))
     if algo.needs_critic:
         torch.nn.init.normal_(module.head.weight, std=0.1)
@@ -299,7 +301,9 @@ def plain_sample(uid: str, prompt: np.ndarray, answer: np.ndarray) -> TrainSampl
 
 
 @pytest.mark.parametrize(("tree", "forests"), [("auto", True), (True, True), (False, False)])
-def test_forests_are_used_where_they_are_wanted(tree: bool | str, forests: bool, model_dir: Path, tmp_path: Path) -> None:
+def test_forests_are_used_where_they_are_wanted(
+    tree: bool | str, forests: bool, model_dir: Path, tmp_path: Path
+) -> None:
     config = config_for(model_dir, tmp_path, train={"prefix_tree": tree})
     plan = plan_for([samples()], settle(config, torch.device("cpu")), 1, "token_mean")[0]
     assert all((micro.nodes is not None) == forests for micro in plan[0].micros)

@@ -1,4 +1,4 @@
-"""Attention over a forest: each sequence gets what plain causal attention gives it alone, and so does every gradient."""
+"""Attention over a forest: what plain causal attention gives each sequence alone, in value and gradient."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ SCALE = 0.3
 
 
 def forest(seed: int = 0) -> Forest:
-    """Two groups: one that branches twice at differing depths, with a sequence that ends where others go on; one alone."""
+    """One tree that branches at two depths, with a sequence that ends where others go on; and one sequence alone."""
     rng = np.random.default_rng(seed)
     draw = lambda n: rng.integers(0, 50, n)  # noqa: E731
     prompt, turn = draw(70), draw(9)
@@ -31,7 +31,9 @@ def tensors(length: int, dtype: torch.dtype = torch.float32, heads: tuple[int, .
     return [torch.randn(1, length, h, 16).to(dtype).transpose(1, 2).requires_grad_() for h in heads]
 
 
-def alone(made: Forest, inputs: list[torch.Tensor], weight: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def alone(
+    made: Forest, inputs: list[torch.Tensor], weight: torch.Tensor
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs per sequence by plain attention, and the gradient of `sum over sequences of (output * weight)`."""
     outputs, loss = [], torch.zeros(())
     for place in made.places:

@@ -99,7 +99,9 @@ def one(model_dir: Path) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY_LOSS)
 @pytest.mark.parametrize("way", ["forests", "lean forests"])
-def test_two_ranks_on_forests_are_one_rank_on_rows(way: str, name: str, one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_two_ranks_on_forests_are_one_rank_on_rows(
+    way: str, name: str, one: dict[str, Any], two: dict[str, Any]
+) -> None:
     (loss, gradient), (other, other_gradient) = one[name], two[way][name]
     assert other == pytest.approx(loss, rel=1e-5)
     assert torch.linalg.norm(gradient) > 0

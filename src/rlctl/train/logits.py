@@ -17,7 +17,7 @@ def score(
     With z = logits / temperature and L = logsumexp(z): `logp = z[target] - L`, `H = L - sum softmax(z) z`.
     `with_entropy`: "" (zeros) | "value" (without gradient) | "grad".
     """
-    logprobs, entropies = _Score.apply(logits, targets, temperatures, with_entropy)  # type: ignore[no-untyped-call]
+    logprobs, entropies = _Score.apply(logits, targets, temperatures, with_entropy)
     return logprobs, entropies
 
 

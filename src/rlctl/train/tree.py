@@ -110,8 +110,8 @@ class Cut:
 def cut(sequences: Sequence[np.ndarray], budget: int, ranks: int, block: int = BLOCK) -> Cut:
     """At most a multiple of `ranks` runs, as few as `budget` tokens each allow, the largest as small as possible.
 
-    A budget below the longest sequence is raised to it. Adding a sequence to a run costs what it does not share with the
-    one before it.
+    A budget below the longest sequence is raised to it. Adding a sequence to a run costs what it does not share with
+    the one before it.
     """
     order = ordered(sequences)
     lengths = [len(sequences[i]) for i in order]

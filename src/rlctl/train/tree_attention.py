@@ -64,7 +64,7 @@ def attention(
     key, value = repeat_kv(key, groups), repeat_kv(value, groups)
     same = query.shape[-1] == value.shape[-1]
     out = ByNodes.apply(query, key, value, tree.nodes, scale) if same else masked(query, key, value, tree.nodes, scale)
-    return out.transpose(1, 2), None  # type: ignore[no-untyped-call]
+    return out.transpose(1, 2), None
 
 
 def masked(
@@ -81,10 +81,10 @@ def masked(
 class ByNodes(torch.autograd.Function):
     """Exact attention node by node: `[1, H, T, d]` three times -> `[1, H, T, d]`.
 
-    Let part i of a query's keys give the output o_i and the log-sum-exp l_i. Then `l = log sum_i exp l_i` and `o = sum_i
-    exp(l_i - l) o_i`. Backward: `dS = P (dO V^T - rowsum(dO O))` with `P = exp(S - l)`, so with the whole o and l in the
-    place of its own a part's backward kernel gives that part of the gradient. Source: FlashAttention-2, arXiv
-    2307.08691, sections 2.3 and 3.1.
+    Let part i of a query's keys give the output o_i and the log-sum-exp l_i. Then `l = log sum_i exp l_i` and
+    `o = sum_i exp(l_i - l) o_i`. Backward: `dS = P (dO V^T - rowsum(dO O))` with `P = exp(S - l)`, so with the whole o
+    and l in the place of its own a part's backward kernel gives that part of the gradient. Source: FlashAttention-2,
+    arXiv 2307.08691, sections 2.3 and 3.1.
     """
 
     @staticmethod
@@ -114,13 +114,15 @@ class ByNodes(torch.autograd.Function):
         query, key, value, out, total = ctx.saved_tensors
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         (gradient,) = gradients
-        sums = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
-        for rows, keys, causal, _ in _calls(ctx.nodes):
+        sums = [torch.empty_like(x, dtype=torch.float32) for x in (query, key, value)]
+        for rows, keys, causal, first in _calls(ctx.nodes):
             q, k, v = query[:, :, rows], key[:, :, keys], value[:, :, keys]
             g, o, logs = gradient[:, :, rows], out[:, :, rows], total[:, :, rows]
             parts = kernel(g, q, k, v, o, logs, 0.0, causal, scale=ctx.scale)
-            for whole, part, where in zip(sums, parts, (rows, keys, keys), strict=True):
-                whole[:, :, where].add_(part)
+            # The first to reach a query is its root, the first to reach a key is its own node.
+            for whole, part, where, new in zip(sums, parts, (rows, keys, keys), (first, causal, causal), strict=True):
+                so_far = whole[:, :, where]
+                so_far.copy_(part) if new else so_far.add_(part)
         return (*(whole.to(query.dtype) for whole in sums), None, None)  # type: ignore[return-value]
 
 
