@@ -29,7 +29,7 @@ class _Score(torch.autograd.Function):
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor, with_entropy: str
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = torch.promote_types(logits.dtype, torch.float32)
-        logprobs, entropies, sums = logits.new_zeros(3, len(logits), dtype=wide).unbind()
+        logprobs, entropies, sums = (logits.new_zeros(len(logits), dtype=wide) for _ in range(3))
         for rows in _blocks(logits):
             scaled = logits[rows].to(wide) / temperatures[rows, None]
             sums[rows] = scaled.logsumexp(1)

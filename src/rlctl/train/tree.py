@@ -12,6 +12,7 @@ also a packed row without padding.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -57,15 +58,14 @@ def grow(sequences: Sequence[np.ndarray], block: int = BLOCK) -> Forest:
         while first < last and len(sequences[order[first]]) == depth:
             first += 1
         borders = [first, *(i for i in range(first + 1, last) if common[i] <= depth), last]
-        runs = list(zip(borders, borders[1:], strict=False)) if first < last else []
+        runs = list(pairwise(borders)) if first < last else []
         stack += [(a, b, depth, parent) for a, b in reversed(runs)]
     return _forest(ids, spans, paths, order)
 
 
 def _common(sequences: Sequence[np.ndarray], order: Sequence[int], block: int) -> list[int]:
     """What each sequence shares with the one before it in order, in whole blocks; 0 for the first."""
-    pairs = zip(order, order[1:], strict=False)
-    return [0] + [shared(sequences[a], sequences[b]) // block * block for a, b in pairs]
+    return [0] + [shared(sequences[a], sequences[b]) // block * block for a, b in pairwise(order)]
 
 
 def _forest(
