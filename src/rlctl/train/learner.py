@@ -39,7 +39,8 @@ class Student:
             update = optim.step(
                 self.module, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, extras
             )
-            sums = self.ranks.add_up(update.sums)
+            computed = {"computed_tokens": float(sum(micro.area for micro in minibatch.micros))}
+            sums = self.ranks.add_up(update.sums | computed)
             sums |= {
                 "divisor": update.divisor,
                 "grad_norm": update.grad_norm,
