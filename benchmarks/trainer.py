@@ -205,7 +205,7 @@ def padded(part: Sequence[TrainSample], everyone: Sequence[TrainSample]) -> dict
 
 def trainer(name: str, folder: Path, samples: list[TrainSample], micro_tokens: int) -> Callable[[], float]:
     """One optimizer step of one of `TRAINERS`; TRL's in as many micro-batches as ours, or the next that divides."""
-    step, micros, _ = ours(folder, samples, micro_tokens, "auto" if name == "rlctl" else False)
+    step, micros, _ = ours(folder, samples, micro_tokens, False if name == "rows" else "auto")
     if name != "trl":
         return step
     del step, _
