@@ -42,11 +42,14 @@ def config_for(model_dir: Path, run_dir: Path, **sections: Any) -> Config:
     return Config.model_validate(tree)
 
 
-def random_step(rng: np.random.Generator, uid: str, index: int, parent: int, prompt: int, response: int) -> Step:
+def random_step(
+    rng: np.random.Generator, uid: str, index: int, parent: int, prompt: np.ndarray | int, response: int
+) -> Step:
+    """`prompt`: its tokens, or how many random ones."""
     return Step(
         trajectory_uid=uid,
         step_index=index,
-        prompt_ids=pack_ids(rng.integers(0, 300, prompt)),
+        prompt_ids=pack_ids(rng.integers(0, 300, prompt) if isinstance(prompt, int) else prompt),
         response_ids=pack_ids(rng.integers(0, 300, response)),
         logprobs=pack_floats(-rng.uniform(4, 7, response)),
         versions=[(0, response)],
@@ -54,18 +57,25 @@ def random_step(rng: np.random.Generator, uid: str, index: int, parent: int, pro
     )
 
 
-def random_batch(seed: int, groups: int = 4, size: int = 4, turns: int = 3) -> Batch:
-    """Groups of multi-turn trajectories of random tokens with 0/1 rewards; some groups may be without signal."""
+def random_batch(seed: int, groups: int = 4, size: int = 4, turns: int = 3, share: int = 0) -> Batch:
+    """Groups of multi-turn trajectories of random tokens with 0/1 rewards; some groups may be without signal.
+
+    `share`: tokens of a first prompt that is the same for the whole group; trajectories of three turns fork then, the
+    third extending the first.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for g in range(groups):
         members = []
+        first = rng.integers(0, 300, share)
         for t in range(size):
             uid = f"b{seed}-g{g}-t{t}"
             count = int(rng.integers(1, turns + 1))
-            steps = [
-                random_step(rng, uid, i, i - 1, int(rng.integers(2, 20)), int(rng.integers(1, 6))) for i in range(count)
-            ]
+            steps = []
+            for i in range(count):
+                parent = 0 if share and i == 2 else i - 1
+                prompt = first if share and not i else int(rng.integers(2, 20))
+                steps.append(random_step(rng, uid, i, parent, prompt, int(rng.integers(1, 6))))
             reward = float(t % 2 if g == 0 else rng.integers(0, 2))
             members.append(
                 Trajectory(

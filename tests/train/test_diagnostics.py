@@ -83,6 +83,6 @@ def test_tables_are_written_when_due_and_change_no_loss(model_dir: Path, tmp_pat
 
 def test_the_effective_sample_size_by_hand() -> None:
     names = ("loss", "kl_behaviour", "logprob_gap", "max_logprob_gap", "clipped_high", "clipped_low", "clipped_dual")
-    sums = dict.fromkeys((*names, "entropy", "skipped", "vetoed"), 0.0)
+    sums = dict.fromkeys((*names, "entropy", "skipped", "vetoed", "computed_tokens"), 0.0)
     sums |= {"divisor": 1.0, "grad_norm": 1.0, "lr": 1.0, "tokens": 2.0, "ratio": 4.0, "ratio_square": 10.0}
     assert update_metrics([sums])["effective_sample_size"] == pytest.approx(16 / 20)  # ratios 1 and 3

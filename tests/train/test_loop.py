@@ -243,6 +243,20 @@ def test_batches_can_be_recorded_and_trained_on_again(model_dir: Path, tmp_path:
     assert [row["loss"] for row in live] == [row["loss"] for row in again]
 
 
+def test_a_run_on_forests_computes_fewer_tokens_and_learns_the_same(model_dir: Path, tmp_path: Path) -> None:
+    recorded = tmp_path / "batches"
+    with recorded.open("ab") as file:
+        append_batch(file, random_batch(0, share=35))
+    found = {}
+    for tree in ("auto", False):
+        train = {"replay": str(recorded), "minibatches": 1, "prefix_tree": tree}
+        (found[tree],) = run(config_for(model_dir, tmp_path / str(tree), run={"steps": 1}, train=train))
+    forest, rows = found["auto"], found[False]
+    assert forest["computed_tokens"] < 0.8 * rows["computed_tokens"]
+    for key in ("loss", "grad_norm", "entropy", "kl_behaviour"):
+        assert forest[key] == pytest.approx(rows[key], rel=1e-5)
+
+
 @pytest.mark.parametrize(("cut", "words"), [(-1, "record 2 is broken"), (-10_000_000, None)])
 def test_a_recording_that_is_cut_off_is_an_error(tmp_path: Path, cut: int, words: str | None) -> None:
     whole = record(tmp_path / "whole", 2).read_bytes()

@@ -7,7 +7,8 @@ import torch
 from rlctl.config.algorithm import Algo
 from rlctl.train.aggregation import aggregate
 from rlctl.train.divergence import k3
-from rlctl.train.losses import entropy, nll, policy_loss, token_logprobs
+from rlctl.train.logits import score
+from rlctl.train.losses import nll, policy_loss
 from rlctl.train.surrogates import ppo_clip
 from rlctl.train.tokens import Tokens, add_up
 
@@ -29,12 +30,14 @@ def logs(ratios: list[float]) -> torch.Tensor:
 
 def test_token_logprobs_divide_by_the_temperature_of_each_token() -> None:
     logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]])
-    values = token_logprobs(logits, torch.tensor([1, 1]), torch.tensor([1.0, 0.5]))
+    values = score(logits, torch.tensor([1, 1]), torch.tensor([1.0, 0.5]))[0]
     assert values.exp().tolist() == pytest.approx([3 / 4, 9 / 10])
 
 
 def test_entropy_of_a_fair_coin_is_ln_2_at_any_temperature() -> None:
-    assert entropy(torch.zeros(2, 2), torch.tensor([1.0, 3.0])).tolist() == pytest.approx([math.log(2)] * 2)
+    assert score(torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([1.0, 3.0]), "value")[
+        1
+    ].tolist() == pytest.approx([math.log(2)] * 2)
 
 
 def test_ppo_clip_by_hand() -> None:
@@ -87,8 +90,9 @@ def test_logprobs_and_entropy_agree_with_torch() -> None:
     torch.manual_seed(0)
     logits, targets, warmth = torch.randn(20, 11) * 5, torch.randint(0, 11, (20,)), torch.rand(20) + 0.5
     reference = torch.distributions.Categorical(logits=logits / warmth[:, None])
-    assert torch.allclose(token_logprobs(logits, targets, warmth), reference.log_prob(targets), atol=1e-5)
-    assert torch.allclose(entropy(logits, warmth), reference.entropy(), atol=1e-5)
+    logprobs, entropies = score(logits, targets, warmth, "value")
+    assert torch.allclose(logprobs, reference.log_prob(targets), atol=1e-5)
+    assert torch.allclose(entropies, reference.entropy(), atol=1e-5)
 
 
 def test_aggregations_by_hand() -> None:

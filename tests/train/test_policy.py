@@ -1,3 +1,5 @@
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +13,16 @@ from rlctl.config import Config
 from rlctl.config.algorithm import Algo
 from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
-from rlctl.train import critic, optim
+from rlctl.train import critic, optim, publish
 from rlctl.train.batches import MicroBatch, Minibatch, grid
+from rlctl.train.learner import plan_for
 from rlctl.train.losses import policy_loss, value_loss
 from rlctl.train.optim import Extras, Schedule
 from rlctl.train.policy import Policy, export, load, load_frozen, load_trainable, tokens_of, trainable_state
 from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
 from rlctl.train.shaping import shape
+from rlctl.train.tree_models import settle
 
 from .conftest import config_for, random_batch
 
@@ -35,7 +39,7 @@ def loaded(model_dir: Path, tmp_path: Path, **train: Any) -> tuple[Policy, Confi
 
 
 def samples(seed: int = 0) -> list[TrainSample]:
-    return shape(random_batch(seed).groups, Algo(), 256).samples
+    return shape(random_batch(seed, share=35).groups, Algo(), 256).samples
 
 
 def loss_and_gradient(policy: Policy, minibatch: Minibatch, algo: Algo) -> tuple[float, torch.Tensor]:
@@ -70,6 +74,10 @@ CUTS = {
     "one packed row": {"micro_tokens": 100_000, "row_tokens": 100_000},
     "three ranks": {"micro_tokens": 128, "ranks": 3},
     "more ranks than rows": {"micro_tokens": 128, "ranks": 40},
+    "one forest": {"micro_tokens": 100_000, "tree": True},
+    "forests of 128 tokens": {"micro_tokens": 128, "tree": True},
+    "forests on three ranks": {"micro_tokens": 256, "tree": True, "ranks": 3},
+    "more ranks than forests": {"micro_tokens": 128, "tree": True, "ranks": 40},
 }
 
 
@@ -215,10 +223,11 @@ def with_columns() -> list[TrainSample]:
 
 
 def gradient_of(
-    module: torch.nn.Module, algo: Algo, batch: list[TrainSample], cut: dict[str, int], other: Policy
+    module: torch.nn.Module, algo: Algo, batch: list[TrainSample], cut: dict[str, Any], other: Policy
 ) -> tuple[float, torch.Tensor]:
     """Loss and gradient of one optimizer step on one or several ranks, played one after the other."""
-    parts = grid(batch, cut.get("ranks", 1), cut["micro_tokens"], algo.aggregation, cut.get("row_tokens", 0), 50)
+    settings = dict(cut)
+    parts = grid(batch, settings.pop("ranks", 1), aggregation=algo.aggregation, length=50, **settings)
     extras = Extras(entropy="grad")
     if algo.kl.coef and algo.kl.kind == "full":
         extras = Extras(entropy="grad", reference=lambda micro: other.logits(micro).detach())
@@ -246,14 +255,101 @@ def test_every_loss_is_the_same_however_the_batch_is_cut(
     with torch.no_grad():
         other.lm.get_output_embeddings().weight.mul_(1.5)
     module = critic.load(config, str(model_dir), Ranks(config)) if algo.needs_critic else policy
+    lean_config = config_for(
+        model_dir, tmp_path, train={"memory": {"activation_checkpointing": True, "logit_chunk": 7}}
+    )
+    lean: torch.nn.Module = load(str(model_dir), lean_config, Ranks(config))
     if algo.needs_critic:
         torch.nn.init.normal_(module.head.weight, std=0.1)
+        lean = critic.load(lean_config, str(model_dir), Ranks(config))
+        lean.load_state_dict(module.state_dict())
     loss, gradient = gradient_of(module, algo, batch, {"micro_tokens": 100_000}, other)
     assert torch.linalg.norm(gradient) > 0
-    for cut in CUTS.values():
-        other_loss, other_gradient = gradient_of(module, algo, batch, cut, other)
+    forest = CUTS["one forest"]
+    cuts = [cut for cut in CUTS.values() if cut.get("ranks") != 40]
+    for what, cut in [*((module, cut) for cut in cuts), (lean, CUTS["packed rows"]), (lean, forest)]:
+        other_loss, other_gradient = gradient_of(what, algo, batch, cut, other)
         assert other_loss == pytest.approx(loss, rel=1e-5)
         assert torch.linalg.norm(other_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient)
+
+
+def test_a_forest_saves_what_the_samples_of_a_group_and_the_forks_of_a_trajectory_share() -> None:
+    batch = samples()
+    micro = grid(batch, 1, 100_000, "token_mean", tree=True)[0].micros[0]
+    forks = len(batch) - len({sample.uid for sample in batch})
+    assert forks > 0
+    # Of a prompt of 35 tokens, 4 blocks of 8 are computed once per group; of a fork at least as many.
+    prompts = {sample.token_ids[:35].tobytes() for sample in batch}
+    assert len(prompts) < len({sample.uid for sample in batch})
+    assert micro.area <= sum(map(len, batch)) - 32 * (len(batch) - len(prompts))
+
+
+def test_a_token_that_ends_a_prefix_predicts_one_next_token_per_branch(policy: Policy) -> None:
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 300, 16)
+    batch = [plain_sample(f"{i}", prompt, np.array([answer])) for i, answer in enumerate((7, 8, 9))]
+    micro = grid(batch, 1, 1000, "token_mean", tree=True)[0].micros[0]
+    assert micro.sources.tolist() == [15, 15, 15] and sorted(micro.targets) == [7, 8, 9]
+    logits = policy.lm(torch.from_numpy(prompt)[None], use_cache=False).logits[0, -1]
+    assert torch.allclose(policy(micro).logprobs, logits.log_softmax(0)[torch.from_numpy(micro.targets)], atol=1e-5)
+
+
+def plain_sample(uid: str, prompt: np.ndarray, answer: np.ndarray) -> TrainSample:
+    ids = np.concatenate([prompt, answer]).astype(np.int32)
+    n, zeros = len(ids), np.zeros(len(ids), np.float32)
+    return TrainSample(uid, ids, np.arange(n) >= len(prompt), zeros, zeros.astype(np.int32), zeros + 1, zeros, zeros)
+
+
+@pytest.mark.parametrize(("tree", "forests"), [("auto", True), (True, True), (False, False)])
+def test_forests_are_used_where_they_are_wanted(
+    tree: bool | str, forests: bool, model_dir: Path, tmp_path: Path
+) -> None:
+    config = config_for(model_dir, tmp_path, train={"prefix_tree": tree})
+    plan = plan_for([samples()], settle(config, torch.device("cpu")), 1, "token_mean")[0]
+    assert all((micro.nodes is not None) == forests for micro in plan[0].micros)
+
+
+def test_auto_leaves_rows_of_one_length_that_share_nothing_as_they_are(model_dir: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    batch = [plain_sample(f"{i}", rng.integers(0, 300, 30), rng.integers(0, 300, 2)) for i in range(8)]
+    config = config_for(model_dir, tmp_path)
+    assert plan_for([batch], config, 1, "token_mean")[0][0].micros[0].nodes is None
+
+
+SLIDING = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1, "layer_types": None}
+
+
+@pytest.mark.parametrize("what", ["eager", "sliding window", "GPU"])
+def test_auto_does_without_forests_where_they_cannot_be_had_and_true_says_why(
+    what: str, model_dir: Path, tmp_path: Path
+) -> None:
+    path, device = model_dir, torch.device("cuda" if what == "GPU" else "cpu")
+    if what == "sliding window":
+        path = tmp_path / "sliding"
+        shutil.copytree(model_dir, path)
+        settings = json.loads((path / "config.json").read_text()) | SLIDING
+        (path / "config.json").write_text(json.dumps(settings))
+    attention = "eager" if what == "eager" else "sdpa"
+    auto = config_for(path, tmp_path, model={"attention": attention})
+    assert settle(auto, device).train.prefix_tree is False
+    wanted = config_for(path, tmp_path, model={"attention": attention}, train={"prefix_tree": True})
+    if what == "GPU":
+        assert settle(wanted, device).train.prefix_tree is True
+        return
+    with pytest.raises(ConfigError, match="eager" if what == "eager" else "sliding_attention"):
+        settle(wanted, device)
+
+
+def test_a_model_that_knows_no_forests_is_never_given_one(model_dir: Path, tmp_path: Path) -> None:
+    plain, _ = loaded(model_dir, tmp_path, prefix_tree=False)
+    micro = grid(samples(), 1, 1000, "token_mean", tree=True)[0].micros[0]
+    with pytest.raises(RuntimeError, match="forest"):
+        plain(micro)
+
+
+def test_the_attention_of_forests_is_not_written_into_the_published_model(policy: Policy, tmp_path: Path) -> None:
+    publish.save_hf(policy, export(policy, "float32", keep=True), tmp_path, "float32")
+    assert "rlctl" not in (tmp_path / "config.json").read_text()
 
 
 @pytest.mark.parametrize("name", ["dual clip", "gspo", "kl full"])

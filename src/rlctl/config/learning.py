@@ -94,6 +94,11 @@ class Train(Section):
     packing: bool = False
     """Several samples per row with block-diagonal attention (no padding with flash_attention_2); else one per row,
     sorted by length."""
+    prefix_tree: bool | Literal["auto"] = "auto"
+    """Compute a prefix that samples share (the prompt of a group, the history before a fork) once, exactly as if each
+    had been computed alone; also leaves no padding. auto: on the CPU where it saves tokens; true: always (on a GPU
+    through FlexAttention, which has not been run yet). Needs model.attention = "sdpa" and full attention in every
+    layer."""
     record: bool = False
     """Keep every batch in RUN_DIR/batches.msgpack, to train on it again with `replay`."""
     replay: str = ""

@@ -4,7 +4,7 @@ import sys
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from rlctl.config.learning import Model
@@ -45,6 +45,15 @@ def quiet() -> None:
     """transformers' progress bars are for terminals, not for log files."""
     if not sys.stderr.isatty():
         disable_progress_bar()
+
+
+def load_model_config(path: str, trust_remote_code: bool = False, revision: str = "") -> Any:
+    """The configuration of the model at `path`; ConfigError when there is none."""
+    check_model_path(path, revision)
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code, revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.path = {path!r}: its configuration cannot be read: {error}") from error
 
 
 def load_configured(model: Model, path: str, device: str | torch.device = "cpu") -> Any:

@@ -8,6 +8,7 @@ from rlctl.train import policy as policies
 from rlctl.train.batches import MicroBatch
 from rlctl.train.policy import Scores
 from rlctl.train.ranks import Ranks
+from rlctl.train.tree_models import inputs_of
 
 
 class Critic(nn.Module):
@@ -24,7 +25,7 @@ class Critic(nn.Module):
         """Values float32 `[N]`."""
         device = self.head.weight.device
         take = lambda array: torch.from_numpy(array).to(device)  # noqa: E731
-        output = self.lm(input_ids=take(micro.token_ids), position_ids=take(micro.position_ids), use_cache=False)
+        output = self.lm(**inputs_of(micro, self.lm.config, device))
         values = self.head(output.last_hidden_state.flatten(0, 1)[take(micro.sources)])[:, 0].float()
         return Scores(values, torch.zeros_like(values))
 

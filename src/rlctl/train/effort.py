@@ -20,7 +20,7 @@ def flops(lengths: Sequence[int], parameters: int, layers: int, width: int) -> f
 
 
 def flops_of(samples: Sequence[TrainSample], lm: torch.nn.Module, epochs: int) -> float:
-    """Of all passes of one training step with the language model `lm`."""
+    """Of all passes of one training step with the language model `lm`, shared prefixes as often as they occur."""
     config = lm.config.get_text_config()  # type: ignore[union-attr, operator]
     width = config.num_attention_heads * (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -39,7 +39,8 @@ class Student:
             update = optim.step(
                 self.module, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, extras
             )
-            sums = self.ranks.add_up(update.sums)
+            computed = {"computed_tokens": float(sum(micro.area for micro in minibatch.micros))}
+            sums = self.ranks.add_up(update.sums | computed)
             sums |= {
                 "divisor": update.divisor,
                 "grad_norm": update.grad_norm,
@@ -68,7 +69,8 @@ def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int,
     plans: list[Plan] = [[] for _ in range(world)]
     for samples in parts:
         row = _row_tokens(samples, config)
-        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, config.algo.constant_length)
+        length, tree = config.algo.constant_length, config.train.prefix_tree
+        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, length, tree)
         for rank, minibatch in enumerate(cut):
             plans[rank].append(minibatch)
     return plans

@@ -44,6 +44,7 @@ from rlctl.train.ranks import Ranks
 from rlctl.train.shaping import Shaped
 from rlctl.train.source import BatchSource, open_source
 from rlctl.train.start import start
+from rlctl.train.tree_models import settle
 from rlctl.train.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Run:
 
     def __init__(self, config: Config, ranks: Ranks) -> None:
         _check(config)
+        config = settle(config, ranks.device)
         self.config, self.ranks = config, ranks
         self.checkpoints = config.run_dir / "checkpoints"
         resumed = checkpoint.latest(self.checkpoints)

@@ -13,18 +13,6 @@ from rlctl.train.surrogates import SURROGATES
 from rlctl.train.tokens import Sums, Tokens, means_of_sequences, sums_of_sequences
 
 
-def token_logprobs(logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    """`log softmax(z / temperature)[target]`: logits `[N, V]`, targets `[N]`, temperatures `[N]` -> float32 `[N]`."""
-    scaled = logits.float() / temperatures[:, None]
-    return scaled.gather(1, targets[:, None])[:, 0] - scaled.logsumexp(1)
-
-
-def entropy(logits: torch.Tensor, temperatures: torch.Tensor) -> torch.Tensor:
-    """`H = logsumexp(z) - sum softmax(z) z` with z = logits / temperature: `[N, V]` -> float32 `[N]`, in nats."""
-    scaled = logits.float() / temperatures[:, None]
-    return scaled.logsumexp(1) - (scaled.softmax(1) * scaled).sum(1)
-
-
 def proximal(logprobs: torch.Tensor, tokens: Tokens) -> torch.Tensor:
     """Log-probabilities that the ratio is taken against, `[N]`, without gradient.
 

@@ -16,9 +16,10 @@ from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.batches import MicroBatch
 from rlctl.train.divergence import full
-from rlctl.train.losses import entropy, token_logprobs
+from rlctl.train.logits import score
 from rlctl.train.ranks import Ranks
 from rlctl.train.tokens import Tokens
+from rlctl.train.tree_models import inputs_of, use_trees, why_not
 
 ADAPTER = "default"
 LOGITS = "logits"
@@ -94,8 +95,7 @@ class Policy(nn.Module):
         device = next(self.lm.parameters()).device
         self._sources = _take(micro.sources, device)
         try:
-            ids, positions = _take(micro.token_ids, device), _take(micro.position_ids, device)
-            output = self.lm(input_ids=ids, position_ids=positions, use_cache=False)
+            output = self.lm(**inputs_of(micro, self.lm.config, device))
         finally:
             self._sources = None
         return output.logits[0]
@@ -115,15 +115,12 @@ def _scores(
     with_entropy: str,
     reference: torch.Tensor | None,
 ) -> Scores:
-    logprobs = token_logprobs(logits, targets, temperatures)
+    logprobs, entropies = score(logits, targets, temperatures, with_entropy)
     divergence = None
     if reference is not None:
         ours, theirs = ((z.float() / temperatures[:, None]).log_softmax(1) for z in (logits, reference))
         divergence = full(ours, theirs)
-    if not with_entropy:
-        return Scores(logprobs, torch.zeros_like(logprobs), divergence)
-    with torch.set_grad_enabled(with_entropy == "grad" and torch.is_grad_enabled()):
-        return Scores(logprobs, entropy(logits, temperatures), divergence)
+    return Scores(logprobs, entropies, divergence)
 
 
 def tokens_of(micro: MicroBatch, device: torch.device) -> Tokens:
@@ -163,9 +160,12 @@ def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
 
 
 def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
-    """The float32 causal language model in `path`, on this rank's device."""
+    """The float32 causal language model in `path`, on this rank's device, ready for forests where they are wanted."""
     model = config.model
-    return load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    if config.train.prefix_tree and not why_not(lm.config):
+        use_trees(lm)
+    return lm
 
 
 def prepare(module: nn.Module, config: Config, ranks: Ranks) -> None:

@@ -43,6 +43,7 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
         "grad_norm": float(np.mean(finite)) if finite else 0.0,
         "lr": updates[-1]["lr"],
         "tokens": int(total["tokens"]),
+        "computed_tokens": int(total["computed_tokens"]),
         "kl_behaviour": first["kl_behaviour"] / first_tokens,
         "logprob_gap_mean": first["logprob_gap"] / first_tokens,
         "logprob_gap_max": first["max_logprob_gap"],

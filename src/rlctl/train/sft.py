@@ -35,6 +35,7 @@ from rlctl.train.ranks import Ranks
 from rlctl.train.samples import TrainSample
 from rlctl.train.start import start
 from rlctl.train.tokens import Sums, Tokens
+from rlctl.train.tree_models import settle
 from rlctl.wire.messages import Evaluate, Evaluated
 from rlctl.wire.sockets import AskBlocking
 
@@ -51,6 +52,7 @@ class WarmStart:
 
     def __init__(self, config: Config, ranks: Ranks) -> None:
         _check(config)
+        config = settle(config, ranks.device)
         self.config, self.ranks, self.settings = config, ranks, config.sft
         self.folder = config.run_dir / "sft"
         self.phases = Phases(time.process_time)

@@ -1,0 +1,112 @@
+"""Two real ranks (torchrun, gloo, FSDP2) on forests give the loss and gradient of one rank without, for every loss.
+
+Under torchrun this file is the program: it writes, on rank 0, what it found.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlctl.config.algorithm import Algo
+from rlctl.train import critic, optim
+from rlctl.train.batches import grid
+from rlctl.train.losses import policy_loss, value_loss
+from rlctl.train.optim import Extras
+from rlctl.train.policy import LOGITS, load, load_frozen, whole
+from rlctl.train.ranks import Ranks
+
+from .conftest import config_for
+from .test_policy import EVERY_LOSS, with_columns
+
+ROOT = Path(__file__).parents[2]
+
+
+def measured(model_dir: Path, ranks: Ranks, tree: bool, **memory: Any) -> dict[str, tuple[float, torch.Tensor]]:
+    """Loss and gradient of every loss, on rank 0."""
+    config = config_for(model_dir, model_dir, train={"memory": memory})
+    policy, other = (make(str(model_dir), config, ranks) for make in (load, load_frozen))
+    valued = critic.load(config, str(model_dir), ranks)
+    other.chunk = 0
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.1)
+        valued.head.weight.copy_(torch.full_like(valued.head.weight, 0.1))
+    found = {}
+    for name, settings in EVERY_LOSS.items():
+        algo = Algo(**settings)
+        module = valued if algo.needs_critic else policy
+        sums, gradient = one_step(module, algo, other, ranks, tree)
+        found[name] = (ranks.add_up(sums)["loss"], gradient)
+    return found
+
+
+def one_step(
+    module: torch.nn.Module, algo: Algo, other: Any, ranks: Ranks, tree: bool
+) -> tuple[dict[str, float], torch.Tensor]:
+    batch = with_columns()
+    if algo.old == "interpolate":
+        batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
+    mine = grid(batch, ranks.world, 128, algo.aggregation, length=50, tree=tree)[ranks.rank]
+    exact = algo.kl.coef and algo.kl.kind == "full"
+    extras = Extras(entropy="grad", reference=(lambda micro: other(micro, LOGITS).logprobs.detach()) if exact else None)
+    loss = lambda a, b, t: value_loss(a, t, 0.2, 1.0) if algo.needs_critic else policy_loss(a, b, t, algo)  # noqa: E731
+    seen: list[torch.Tensor] = []
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
+    gradients = lambda *_: seen.extend(whole(p.grad).flatten() for p in module.parameters() if p.grad is not None)  # noqa: E731
+    optimizer.register_step_pre_hook(gradients)
+    update = optim.step(module, optimizer, mine, loss, ranks.world, 0.0, 1e9, extras)
+    return update.sums, torch.cat(seen)
+
+
+def main(model_dir: Path, out: Path) -> None:
+    torch.set_num_threads(1)
+    config = config_for(model_dir, model_dir)
+    ranks = Ranks(config)
+    try:
+        found = {
+            "forests": measured(model_dir, ranks, tree=True),
+            "lean forests": measured(model_dir, ranks, tree=True, activation_checkpointing=True, logit_chunk=7),
+        }
+        if ranks.first:
+            torch.save(found, out)
+    finally:
+        ranks.close()
+
+
+@pytest.fixture(scope="module")
+def two(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("ranks") / "found.pt"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    command = [sys.executable, *launcher, "-m", "tests.train.test_tree_ranks", str(model_dir), str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return dict(torch.load(out))
+
+
+@pytest.fixture(scope="module")
+def one(model_dir: Path) -> dict[str, Any]:
+    return measured(model_dir, Ranks(config_for(model_dir, model_dir)), tree=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY_LOSS)
+@pytest.mark.parametrize("way", ["forests", "lean forests"])
+def test_two_ranks_on_forests_are_one_rank_on_rows(
+    way: str, name: str, one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    (loss, gradient), (other, other_gradient) = one[name], two[way][name]
+    assert other == pytest.approx(loss, rel=1e-5)
+    assert torch.linalg.norm(gradient) > 0
+    assert torch.linalg.norm(other_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
