@@ -7,6 +7,7 @@ Life of a sample:
     gateway  -- CompleteTrajectory ---> pool      how many Steps there are, environment reward, facts
     reward   -- TakeUnscored ---------> pool      <- Unscored;  -- SubmitScores --> pool
     train    -- FetchBatch -----------> pool      <- Batch (leased);  -- Ack (one outcome per trajectory) --> pool
+    train    -- Hold -----------------> pool      learned, not in a checkpoint yet: Ack or Nack follows
     train    -- SetPolicyVersion -----> pool      after every engine serves it
     train    -- EndRun ---------------> pool      after the last step: what is still open ends as expired
 
@@ -108,6 +109,18 @@ class Nack(Message, frozen=True):
 
     lease: str
     """Empty: all leases (a trainer that starts anew holds none)."""
+
+
+class Hold(Message, frozen=True):
+    """The lease was learned from, but no checkpoint on disk contains it: it waits for Ack or Nack without a time-out.
+
+    Its groups no longer count in admission. A lease that has run out meanwhile is taken again, as far as its
+    trajectories have not ended.
+    """
+
+    lease: str
+    trajectory_uids: list[str]
+    """All of the lease; those of other leases are left to them."""
 
 
 class SetPolicyVersion(Message, frozen=True):
@@ -255,6 +268,7 @@ PoolRequest = (
     | FetchBatch
     | Ack
     | Nack
+    | Hold
     | SetPolicyVersion
     | EndRun
     | Feedback
