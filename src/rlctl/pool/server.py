@@ -84,13 +84,15 @@ class Service:
         self.store = journal.recover(rules(config))
         self.commits = Commits(self.store, journal, ended, config.pool.journal_mb * MB, self._changed)
         self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
+        self._trainers = 0
+        """How many trainers began anew: a batch that one of them waited for is not lent to it after its death."""
         commit: Callable[[Any], Awaitable[Reply]] = self.commits.submit
         self._handlers: dict[type, Callable[[Any], Awaitable[Reply]]] = {
             SubmitSteps: commit,
             CompleteTrajectory: commit,
             SubmitScores: commit,
             Ack: commit,
-            Nack: commit,
+            Nack: self._nack,
             Hold: commit,
             SetPolicyVersion: commit,
             EndRun: commit,
@@ -131,16 +133,24 @@ class Service:
         return any(uid in state.trajectories or uid in state.tombstones for uid in request.trajectory_uids)
 
     async def _fetch(self, request: FetchBatch) -> Reply:
-        until = asyncio.get_running_loop().time() + request.wait_s
+        until, asker = asyncio.get_running_loop().time() + request.wait_s, self._trainers
         if not request.lease:
             request = msgspec.structs.replace(request, lease=uuid.uuid4().hex)
         while True:
             reply: Reply = Batch(policy_version=self.store.state.version)
+            if asker != self._trainers:
+                return reply
             ready = self.store.ledger.ready >= request.groups or request.lease in self.store.state.leases
             if ready or request.channel != TRAIN:
                 reply = await self.commits.submit(request)
             if (isinstance(reply, Batch) and reply.lease) or not await self._ready.wait(until):
                 return reply
+
+    async def _nack(self, request: Nack) -> Reply:
+        if not request.lease:
+            self._trainers += 1
+            self._ready.wake(len(self._ready))
+        return await self.commits.submit(request)
 
     async def _take_unscored(self, request: TakeUnscored) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
