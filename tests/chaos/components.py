@@ -35,7 +35,7 @@ class Component:
         while self._keeping:
             kills = self.kills
             self._process = self._start()
-            while self._process.poll() is None:
+            while self._process.poll() is None:  # noqa: ASYNC110 (a process of its own, no event to wait for)
                 await asyncio.sleep(0.01)
             if self._keeping and self.kills == kills:
                 raise AssertionError(f"{self.name} ended by itself:\n{self.log[-3000:]}")

@@ -103,8 +103,7 @@ class Storm:
                 for number in range(kills):
                     if number % BREATH == 0:
                         await self._some_more_groups()
-                    while not self.dice.choice(list(self.parts.values())).kill():
-                        await asyncio.sleep(0.01)
+                    await self._kill_one()
                     await asyncio.sleep(self.dice.uniform(0.2, 1.8) * pause_s)
                 self._going_on = False
                 await asyncio.wait_for(asyncio.gather(*agents), GIVE_UP_S)
@@ -125,6 +124,14 @@ class Storm:
             "exit codes": codes,
             "statistics": values,
         }
+
+    async def _kill_one(self) -> None:
+        """Any that runs, also while it is starting."""
+        for _ in range(1000):
+            if self.dice.choice(list(self.parts.values())).kill():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"nothing runs\n{self._logs()}")
 
     async def _some_more_groups(self) -> None:
         """Wait until a few groups more were played, so that the kills hit a system at work also on a slow machine."""
