@@ -82,6 +82,8 @@ class Pool(Section):
     port: Port = 0
     url: str = ""
     """Address of a pool elsewhere, tcp://HOST:PORT; empty: this section's host and port."""
+    live_port: Port = 0
+    """Where the pool publishes its numbers and what has ended, for `rlctl top`, on `host`. 0: a free one."""
     max_staleness: NonNegative = 1
     """Oldest policy a trained sample may come from, in versions. 0: rollouts wait for every update."""
     min_group_size: NonNegative = 0

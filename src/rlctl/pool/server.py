@@ -22,11 +22,13 @@ from rlctl.errors import ConfigError
 from rlctl.pool.commits import Commits
 from rlctl.pool.ended import EndedLog
 from rlctl.pool.journal import Journal
+from rlctl.pool.live import Broadcast
 from rlctl.pool.state import Refusal, Rules
 from rlctl.pool.waiting import Waiters
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
+from rlctl.wire.live import Publisher
 from rlctl.wire.messages import (
     Abandon,
     Ack,
@@ -80,9 +82,11 @@ def rules(config: Config) -> Rules:
 class Service:
     """Answers every PoolRequest; requests that cannot be honoured yet wait as long as they allow."""
 
-    def __init__(self, journal: Journal, ended: EndedLog, config: Config) -> None:
+    def __init__(self, journal: Journal, ended: EndedLog, publisher: Publisher, config: Config) -> None:
         self.store = journal.recover(rules(config))
-        self.commits = Commits(self.store, journal, ended, config.pool.journal_mb * MB, self._changed)
+        self.live = Broadcast(publisher, self.store.statistics)
+        journal_bytes = config.pool.journal_mb * MB
+        self.commits = Commits(self.store, journal, ended, journal_bytes, self._changed, ended_too=self.live.ended)
         self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
         self._trainers = 0
         """How many trainers began anew: a batch that one of them waited for is not lent to it after its death."""
@@ -166,7 +170,7 @@ class Service:
 
     async def _statistics(self, request: GetStatistics) -> Reply:
         del request
-        return Statistics(self.store.statistics())
+        return Statistics(self.store.statistics(), self.live.port)
 
     async def _open_steps(self, request: GetOpenSteps) -> Reply:
         del request
@@ -209,13 +213,17 @@ async def _serve(config: Config) -> None:
     journal = Journal(config.run_dir / "pool", config.pool.fsync)
     ended = EndedLog(config.run_dir / "trajectories", config.pool.trajectories_mb * MB)
     metrics = Metrics(config.run_dir, "pool")
-    service = Service(journal, ended, config)
+    publisher = Publisher(config.pool.host, config.pool.live_port)
+    service = Service(journal, ended, publisher, config)
     answer = Answer(config.pool.host, config.pool.port)
     try:
         log.info("listening on %s", answer.url)
         announce(config.run_dir, "pool", answer.url)
-        await until_signal(answer.serve(service.handle), service.commits.run(), service.report(metrics))
+        await until_signal(
+            answer.serve(service.handle), service.commits.run(), service.live.run(), service.report(metrics)
+        )
     finally:
+        publisher.close()
         answer.close()
         metrics.close()
         ended.close()

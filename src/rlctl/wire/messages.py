@@ -234,6 +234,8 @@ class Batch(Message, frozen=True):
 class Statistics(Message, frozen=True):
     values: dict[str, float] = {}
     """Flat numbers, e.g. `train.created`, `train.trained`, `queue_ready`, `policy_version`."""
+    live_port: int = 0
+    """Where the pool publishes Live messages, on its own host; see wire/live.py."""
 
 
 class OpenSteps(Message, frozen=True):
@@ -256,6 +258,35 @@ class Refused(Message, frozen=True):
     """The peer understood the request and says no; `reason` is for the user."""
 
     reason: str
+
+
+# ---------------------------------------------------------------- published by the pool
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A trajectory that has just ended, in short."""
+
+    uid: str
+    channel: str
+    env: str
+    outcome: str
+    reward: float | None
+    steps: int
+    tokens: int
+    """Sampled ones."""
+    versions: list[int]
+    """Policy versions that sampled them."""
+
+
+class Live(Message, frozen=True):
+    """What the pool tells everybody who listens, every now and then; who comes late has missed nothing but `ended`."""
+
+    t: float
+    """Unix seconds."""
+    values: dict[str, float]
+    """As in Statistics."""
+    ended: list[Finish] = []
+    """Since the last one, the latest few."""
 
 
 PoolRequest = (
