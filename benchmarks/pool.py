@@ -1,10 +1,11 @@
 """Pool throughput through real sockets and a real disk: submit, fetch to trainable tensors, memory; durable.
 
-    python benchmarks/pool.py [--shapes 512+128,4096+512] [--steps 40000] [--through 1000000] [--no-fsync] [--out FILE]
-                              [--reference DIR --reference-python PY]
+    python benchmarks/pool.py [--shapes 512+128,4096+512] [--steps 40000] [--through 1000000] [--no-fsync] [--redis]
+                              [--reference DIR --reference-python PY] [--out FILE]
 
 The pool runs as its own process (`rlctl pool`), as in a run; the load comes from this process over ZeroMQ. With
-`--reference` the public reference's pool gets the same load under Ray, one after the other (see pool_reference.py).
+`--reference` the public reference's pool gets the same load under Ray, after it (see pool_reference.py). With
+`--redis` the pool's journal is in a redis-server that is started here, with appendonly and appendfsync always.
 One JSON line per measure on stdout. CPU microseconds of the pool per step stand beside the rates: they hold on a busy
 machine, rates do not. Every Step carries its whole prompt, so every Step is one row of the trainer's tensors.
 """
@@ -13,6 +14,8 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -72,14 +75,38 @@ def steps_of(count: int, prompt: int, response: int, tag: str) -> list[Step]:
     ]
 
 
+class Redis:
+    """A redis-server of its own."""
+
+    def __init__(self, directory: Path, fsync: bool) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            raise SystemExit("--redis needs redis-server (apt-get install redis-server)")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        directory.mkdir()
+        self.url = f"redis://127.0.0.1:{port}/0"
+        argv = [binary, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]
+        argv += ["--appendonly", "yes", "--appendfsync", "always" if fsync else "no"]
+        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        self.usage = psutil.Process(self.process.pid)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
 class Pool:
     """The process under test, and what was measured of it."""
 
-    def __init__(self, directory: Path, fsync: bool, context: int) -> None:
+    def __init__(self, directory: Path, fsync: bool, redis: Redis | None, context: int) -> None:
+        self.redis = redis
         preset = directory / "preset.toml"
+        url = f'url = "{redis.url}"\n' if redis else ""
         preset.write_text(
             f'[run]\ndir = "{directory}"\n[model]\ninit = "tiny"\nmax_context = {context}\n'
-            f"[pool]\nfsync = {str(fsync).lower()}\n[train]\ngroups_per_step = 1000000\n"
+            f"[pool]\n{url}fsync = {str(fsync).lower()}\n[train]\ngroups_per_step = 1000000\n"
         )
         self.config: Config = load([str(preset)], []).config
         self.process = subprocess.Popen([sys.executable, "-m", "rlctl", "pool", "--config", str(preset)])
@@ -94,12 +121,18 @@ class Pool:
 
     @property
     def cpu_s(self) -> float:
-        times = self.usage.cpu_times()
-        return float(times.user + times.system)
+        """Of the pool, and of Redis where there is one."""
+        times = [one.cpu_times() for one in self._processes]
+        return float(sum(one.user + one.system for one in times))
 
     @property
     def rss(self) -> int:
-        return int(self.usage.memory_info().rss)
+        """The same for memory."""
+        return sum(int(one.memory_info().rss) for one in self._processes)
+
+    @property
+    def _processes(self) -> list[psutil.Process]:
+        return [self.usage, *([self.redis.usage] if self.redis else [])]
 
     def report(self, name: str, **values: Any) -> None:
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in values.items()}
@@ -110,6 +143,8 @@ class Pool:
         self.ask.close()
         self.process.terminate()
         self.process.wait(30)
+        if self.redis:
+            self.redis.stop()
 
     async def submit(self, steps: Sequence[Step], batch: int, in_flight: int, name: str) -> None:
         """Closed loop: `in_flight` questions of `batch` steps each are always out."""
@@ -171,10 +206,11 @@ def tensors(groups: Sequence[Group], config: Config) -> tuple[dict[str, str], in
     return shaped.outcomes, rows
 
 
-async def measure(prompt: int, response: int, count: int, through: int, fsync: bool, folder: str | None) -> list[Row]:
+async def measure(prompt: int, response: int, count: int, through: int, args: argparse.Namespace) -> list[Row]:
     """All measures of one shape."""
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        pool = Pool(Path(name), fsync, 2 * (prompt + response))
+    with tempfile.TemporaryDirectory(dir=args.dir) as name:
+        redis = Redis(Path(name) / "redis", not args.no_fsync) if args.redis else None
+        pool = Pool(Path(name), not args.no_fsync, redis, 2 * (prompt + response))
         try:
             few, many = max(1, count // 10 // ROWS) * ROWS, count // ROWS * ROWS
             single = [steps_of(few, prompt, response, tag) for tag in ("warm", "one", "some")]
@@ -258,6 +294,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40_000, help="at 640 tokens; fewer where steps are longer")
     parser.add_argument("--through", type=int, default=0, help="then this many more steps, fetched and acknowledged")
     parser.add_argument("--no-fsync", action="store_true")
+    parser.add_argument("--redis", action="store_true", help="journal in a redis-server started for this")
     parser.add_argument("--dir", help="where the pool writes; default: the system's temporary directory")
     parser.add_argument("--reference", help="a clone of the reference, AgentR1/Claw-R1")
     parser.add_argument("--reference-python", help="an interpreter with what it needs")
@@ -271,7 +308,7 @@ def main() -> None:
         share = min(1.0, 640 / (prompt + response))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             through = args.through if name == args.shapes.split(",")[0] else 0
-            ours = runner.run(measure(prompt, response, int(args.steps * share), through, not args.no_fsync, args.dir))
+            ours = runner.run(measure(prompt, response, int(args.steps * share), through, args))
         theirs: list[Row] = []
         if args.reference and args.reference_python:
             count = int(args.reference_steps * share)
