@@ -80,7 +80,7 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_killed_run_resumes_from_its_checkpoint_and_its_samples_still_add_up(tmp_path: Path, every: int) -> None:
-    """With every = 3 it is killed after a checkpoint and at least two more steps, whose samples are learned from again."""
+    """With every = 3 it is killed at least two steps after a checkpoint: their samples are learned from again."""
     run_dir = tmp_path / "run"
     process = start(run_dir, settings=(*SMALL, "run.steps=12", f"ckpt.every={every}"))
     wait_for(lambda: len(rows(run_dir, "train")) >= every + 2, 120, "two training steps after a checkpoint")
