@@ -78,10 +78,12 @@ def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     wait_for(lambda: not left_running(run_dir), 15, "every process gone")
 
 
-def test_a_killed_run_resumes_from_its_checkpoint_and_its_samples_still_add_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_killed_run_resumes_from_its_checkpoint_and_its_samples_still_add_up(tmp_path: Path, every: int) -> None:
+    """With every = 3 it is killed at least two steps after a checkpoint: their samples are learned from again."""
     run_dir = tmp_path / "run"
-    process = start(run_dir, settings=(*SMALL, "run.steps=12", "ckpt.every=1"))
-    wait_for(lambda: len(rows(run_dir, "train")) >= 3, 120, "three training steps")
+    process = start(run_dir, settings=(*SMALL, "run.steps=12", f"ckpt.every={every}"))
+    wait_for(lambda: len(rows(run_dir, "train")) >= every + 2, 120, "two training steps after a checkpoint")
     process.kill()
     process.communicate()
     wait_for(lambda: not left_running(run_dir), 15, "every process gone")

@@ -18,6 +18,7 @@ from rlctl.wire.messages import (
     FetchBatch,
     GetStatistics,
     GroupOpened,
+    Nack,
     OpenGroup,
     SubmitScores,
     SubmitSteps,
@@ -106,6 +107,18 @@ async def test_a_lease_survives_a_crash_and_its_ack_counts_once(pool: PoolProces
     pool.start()
     assert (await ask.ask(Ack("mine", {"a": "trained"}))).duplicate == 1
     assert (await statistics(ask))["train.trained"] == 1
+
+
+async def test_a_batch_is_not_lent_to_a_trainer_that_was_replaced_while_it_waited(pool: PoolProcess, ask: Ask) -> None:
+    dead = Ask(pool.url)
+    waiting = asyncio.create_task(dead.ask(FetchBatch(1, wait_s=20, lease="of the dead")))
+    await asyncio.sleep(0.3)
+    await ask.ask(Nack(""))
+    await ask.ask(SubmitSteps([step("t")]))
+    await ask.ask(CompleteTrajectory("t", 1, reward=1.0))
+    assert (await waiting).lease == ""
+    assert (await ask.ask(FetchBatch(1, wait_s=0.0, lease="of the living"))).lease == "of the living"
+    dead.close()
 
 
 async def test_feedback_survives_a_crash_and_is_logged_once_also_after_the_end(pool: PoolProcess, ask: Ask) -> None:

@@ -18,6 +18,7 @@ from rlctl.wire.messages import (
     FeedbackTaken,
     FetchBatch,
     GroupOpened,
+    Hold,
     Nack,
     OpenGroup,
     SetPolicyVersion,
@@ -334,6 +335,48 @@ def test_nack_gives_back_one_lease_or_all(store: Store) -> None:
     assert store.apply(Nack("b"), 0) == Done(duplicate=1)
     assert store.apply(Nack(""), 0) == Done(accepted=2)
     assert [g.prompt_uid for g in fetch(store, "L", 3).groups] == ["a", "b", "c"]
+
+
+def test_what_is_held_has_no_time_out_and_no_place_in_admission() -> None:
+    store = Store(rules(max_in_flight=2, lease_timeout_s=10))
+    for name in "ab":
+        ready_group(store, name)
+    fetch(store, "one")
+    assert (store.slots, store.apply(Hold("one", ["a.0", "a.1"]), 1.0).accepted) == (0, 1)
+    assert store.apply(Hold("one", ["a.0", "a.1"]), 2.0).accepted == 1, "sent again"
+    assert store.slots == 1
+    store.advance(1e6)
+    assert (store.statistics()["groups_held"], store.ledger.ready) == (1, 1)
+    ready_group(store, "c", now=1e6)
+    store.apply(Nack(""), 1e6)
+    assert (store.slots, store.statistics()["groups_in_flight"]) == (-1, 3), "nothing opens until one of them has ended"
+    assert [g.prompt_uid for g in fetch(store, "two", 2, 1e6).groups] == ["a", "b"], "back in its old place"
+    store.apply(Hold("two", ["a.0", "a.1", "b.0", "b.1"]), 1e6)
+    assert store.apply(Ack("two", dict.fromkeys(["a.0", "a.1", "b.0", "b.1"], "trained")), 1e6).accepted == 4
+    assert (store.statistics()["groups_in_flight"], store.statistics()["leases"]) == (1, 0)
+
+
+def test_a_lease_that_ran_out_before_it_was_held_is_taken_again() -> None:
+    store = Store(rules(lease_timeout_s=10))
+    ready_group(store, "a")
+    fetch(store, "one")
+    store.advance(20.0)
+    assert store.ledger.ready == 1
+    store.apply(Hold("one", ["a.0", "a.1"]), 20.0)
+    assert (store.ledger.ready, store.statistics()["groups_on_lease"]) == (0, 1)
+    assert fetch(store, "two", now=21.0).lease == "", "it is not learned from twice"
+
+
+def test_hold_leaves_the_groups_of_other_leases_alone(store: Store) -> None:
+    for name in "ab":
+        ready_group(store, name)
+    fetch(store, "one")
+    fetch(store, "two")
+    uids = ["a.0", "a.1", "b.0", "b.1"]
+    assert store.apply(Hold("one", uids), 0.0).accepted == 1
+    assert store.statistics()["groups_held"] == 1
+    with pytest.raises(Refusal, match="needs the name of a lease"):
+        store.apply(Hold("", uids), 0.0)
 
 
 def test_a_channel_that_is_not_trained_cannot_be_fetched(store: Store) -> None:

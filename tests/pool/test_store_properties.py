@@ -16,6 +16,7 @@ from rlctl.wire.messages import (
     EndRun,
     Feedback,
     FetchBatch,
+    Hold,
     Nack,
     OpenGroup,
     SetPolicyVersion,
@@ -120,6 +121,17 @@ class PoolMachine(RuleBasedStateMachine):
             assert done.accepted <= len(set(self.ended) - before)
 
     @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        """Also of leases that ran out, were given back, or were acknowledged before."""
+        if self.leased:
+            name = data.draw(st.sampled_from(sorted(self.leased)))
+            held = self.apply(Hold(name, sorted(self.leased[name])))
+            if held and held.accepted:
+                self.now += 1000.0
+                self.store.advance(self.now)
+                assert name in self.store.state.leases, "what is held does not run out"
+
+    @rule(data=st.data())
     def nack(self, data: st.DataObject) -> None:
         self.apply(Nack(data.draw(st.sampled_from(["", *sorted(self.leased)]))))
 
@@ -160,6 +172,12 @@ class PoolMachine(RuleBasedStateMachine):
             assert one.trajectory.uid not in self.ended
             self.ended[one.trajectory.uid] = one.outcome
         assert self.created == set(self.ended) | set(self.store.state.trajectories), "a sample was lost"
+
+    @invariant()
+    def admission_counts_what_is_neither_held_nor_ended(self) -> None:
+        groups = [g for g in self.store.state.groups.values() if g.channel == "train"]
+        assert self.store.ledger.in_flight == sum(not g.held for g in groups)
+        assert all(g.lease for g in groups if g.held)
 
     @invariant()
     def the_queue_holds_exactly_the_ready_groups(self) -> None:

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError, Watchdog
+from rlctl.pool.state import Rules
+from rlctl.pool.store import Store
 from rlctl.telemetry.metrics import read
 from rlctl.train.loop import Run
 from rlctl.train.ranks import Ranks
@@ -23,13 +25,17 @@ from rlctl.train.source import append_batch, read_batches
 from rlctl.wire.messages import (
     Ack,
     Batch,
+    CompleteTrajectory,
     Done,
     EndRun,
     Evaluate,
     Evaluated,
     FetchBatch,
+    Hold,
     Nack,
+    OpenGroup,
     SetPolicyVersion,
+    SubmitSteps,
 )
 from rlctl.wire.samples import EvalResult, Group
 
@@ -135,6 +141,8 @@ class World:
             return random_batch(self.fetched, request.groups)
         if isinstance(request, Ack):
             self.events.append(f"ack {request.lease}")
+        if isinstance(request, Hold):
+            self.events.append(f"hold {request.lease} of {len(request.trajectory_uids)}")
         if isinstance(request, Nack):
             self.events.append("give back all" if not request.lease else "give back one")
         if isinstance(request, SetPolicyVersion):
@@ -234,6 +242,64 @@ def test_a_trainer_killed_between_checkpoint_and_ack_acknowledges_again(
     rows = run(config)
     assert [row["step"] for row in rows] == [2], "step 1 was durable and is not done again"
     assert world.events[:4] == ["fetch 1", "version 1", "ack lease-1", "give back all"]
+
+
+def test_between_checkpoints_a_batch_is_held_and_acknowledged_with_the_next_one(
+    model_dir: Path, tmp_path: Path, world: World
+) -> None:
+    run(world.config(model_dir, tmp_path, run={"steps": 3}, ckpt={"every": 2}))
+    assert [event for event in world.events if event.startswith(("fetch", "hold", "ack"))] == [
+        "fetch 1", "hold lease-1 of 16", "fetch 2", "ack lease-1", "ack lease-2", "fetch 3", "ack lease-3",
+    ]  # fmt: skip
+    acks = [request for request in world.pool.seen if isinstance(request, Ack)]
+    assert [len(ack.outcomes) for ack in acks] == [32, 0, 16], "the first names all that the checkpoint contains"
+
+
+class StoreWorld(World):
+    """The same with the pool's own state machine, filled with scored groups."""
+
+    def __init__(self, engine: FakeEngine, groups: int) -> None:
+        super().__init__(engine)
+        self.store = Store(Rules(max_in_flight=4))
+        for group in random_batch(0, groups).groups:
+            uids = [t.uid for t in group.trajectories]
+            self.store.apply(OpenGroup(group.prompt_uid, uids), 0.0)
+            self.store.apply(SubmitSteps([step for t in group.trajectories for step in t.steps]), 0.0)
+            for t in group.trajectories:
+                self.store.apply(CompleteTrajectory(t.uid, len(t.steps), reward=t.reward), 0.0)
+
+    def pool_mind(self, request: Any) -> Any:
+        reply = self.store.apply(request, 0.0)
+        if isinstance(request, FetchBatch):
+            self.events.append("fetch " + " ".join(group.prompt_uid for group in reply.groups))
+        return reply
+
+
+def test_a_trainer_killed_between_checkpoints_learns_from_the_same_samples_again(
+    model_dir: Path, tmp_path: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = StoreWorld(engine, groups=4)
+    config = world.config(
+        model_dir, tmp_path, run={"steps": 4}, ckpt={"every": 3}, train={"groups_per_step": 1}, sync={"every": 9}
+    )
+    try:
+        killed = Run(config, Ranks(config))
+        killed.publish()
+        for _ in range(2):
+            killed.step()
+        assert world.store.statistics()["groups_held"] == 2
+        assert world.store.slots == 2, "what is held leaves its place in admission to others"
+        rows = run(config)
+    finally:
+        world.close()
+    fetched = [event for event in world.events if event.startswith("fetch")]
+    assert fetched[:2] == fetched[2:4], "from the older weights, the same batches"
+    assert len(set(fetched)) == 4
+    assert [row["step"] for row in rows] == [1, 2, 1, 2, 3, 4]
+    ended = [one.trajectory.uid for one in world.store.take_ended()]
+    assert len(ended) == len(set(ended)) == 16
+    values = world.store.statistics()
+    assert values["train.trained"] + values["train.zero_variance"] == values["train.created"] == 16
 
 
 def test_batches_can_be_recorded_and_trained_on_again(model_dir: Path, tmp_path: Path, world: World) -> None:

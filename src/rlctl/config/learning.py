@@ -150,7 +150,8 @@ class Ckpt(Section):
     """Checkpoints; the last step is always saved, and a run directory that has one is resumed from its latest."""
 
     every: NonNegative = 0
-    """Training steps between checkpoints; 0: only the last step. 1 makes a killed trainer lose nothing."""
+    """Training steps between checkpoints; 0: only the last step. A resumed run does the steps since the last one again,
+    with the same samples, which the pool keeps until then; with 0 it begins anew, with other samples."""
     keep: Positive = 2
     """Checkpoints kept on disk."""
 

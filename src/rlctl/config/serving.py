@@ -95,6 +95,8 @@ class Pool(Section):
     redis://[USER:PASSWORD@]HOST:PORT/DB, with TLS rediss://."""
     redis_wait_s: Seconds = 30.0
     """Requests wait this long for a Redis that does not answer before they are refused."""
+    live_port: Port = 0
+    """Where the pool publishes its numbers and what has ended, for `rlctl top`, on `host`. 0: a free one."""
     max_staleness: NonNegative = 1
     """Oldest policy a trained sample may come from, in versions. 0: rollouts wait for every update."""
     min_group_size: NonNegative = 0

@@ -9,7 +9,7 @@ So the state in memory is never ahead of the disk (or of Redis), and what was an
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -45,7 +45,9 @@ class Commits:
         journal_bytes: int,
         changed: Callable[[], None],
         clock: Callable[[], float] = time.time,
+        ended_too: Callable[[Sequence[Ended]], None] = lambda some: None,
     ) -> None:
+        """`ended_too` hears of what has ended, once, before it is logged."""
         self.store = store
         self.phases = Phases()
         self.commits = 0
@@ -54,6 +56,7 @@ class Commits:
         self._journal_bytes = journal_bytes
         self._changed = changed
         self._clock = clock
+        self._ended_too = ended_too
         self._pending: list[tuple[Event, asyncio.Future[Reply]]] = []
         self._more = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "journal")
@@ -138,7 +141,9 @@ class Commits:
     async def _after(self) -> None:
         """What follows a batch or a tick: wake those who wait, log the ended, take a snapshot when it is time."""
         self._changed()
-        self._unwritten += self.store.take_ended()
+        ended = self.store.take_ended()
+        self._ended_too(ended)
+        self._unwritten += ended
         self._notes += self.store.take_notes()
         loop = asyncio.get_running_loop()
         if time.monotonic() < self._not_before:

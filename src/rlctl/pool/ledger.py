@@ -62,7 +62,7 @@ class Ledger:
         self._timers += [(lease.until, 0, lease.name) for lease in state.leases.values()]
         heapq.heapify(self._timers)
         for group in state.groups.values():
-            self.in_flight += group.channel == TRAIN
+            self.in_flight += group.channel == TRAIN and not group.held
             if not group.lease:
                 self._offer(group)
                 if not group.opened:
@@ -195,9 +195,21 @@ class Ledger:
         while self.rules.max_queue_size and self.ready > self.rules.max_queue_size:
             self.end_all(self._next(self._victims, self._eviction), "evicted")
 
+    def hold(self, group: LiveGroup, lease: str) -> None:
+        """Keep a group for `lease` until Ack or Nack, outside admission."""
+        if not group.lease:  # its lease ran out
+            self._withdraw(group)
+            group.lease = lease
+            self._forget_grown(group)
+        if not group.held:
+            group.held = True
+            self.in_flight -= 1
+
     def give_back(self, group: LiveGroup) -> None:
         """A leased group returns to its old place in the queue, or leaves if it has become too old meanwhile."""
         group.lease = ""
+        self.in_flight += group.held
+        group.held = False
         for uid in group.members:
             feedback.settle(self.state.trajectories[uid], self.rules.feedback_weight)
         self._offer(group)
@@ -239,7 +251,7 @@ class Ledger:
 
     def _vanish(self, group: LiveGroup) -> None:
         del self.state.groups[group.number]
-        self.in_flight -= group.channel == TRAIN
+        self.in_flight -= group.channel == TRAIN and not group.held
         self._forget_grown(group)
         lease = self.state.leases.get(group.lease)
         if lease:

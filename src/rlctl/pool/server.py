@@ -22,12 +22,14 @@ from rlctl.errors import ConfigError
 from rlctl.pool.commits import Commits
 from rlctl.pool.ended import EndedLog
 from rlctl.pool.journal import Durable
+from rlctl.pool.live import Broadcast
 from rlctl.pool.opening import open_journal
 from rlctl.pool.state import Refusal, Rules
 from rlctl.pool.waiting import Waiters
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
+from rlctl.wire.live import Publisher
 from rlctl.wire.messages import (
     Abandon,
     Ack,
@@ -39,6 +41,7 @@ from rlctl.wire.messages import (
     FetchBatch,
     GetOpenSteps,
     GetStatistics,
+    Hold,
     Nack,
     OpenGroup,
     OpenSteps,
@@ -80,17 +83,22 @@ def rules(config: Config) -> Rules:
 class Service:
     """Answers every PoolRequest; requests that cannot be honoured yet wait as long as they allow."""
 
-    def __init__(self, journal: Durable, ended: EndedLog, config: Config) -> None:
+    def __init__(self, journal: Durable, ended: EndedLog, publisher: Publisher, config: Config) -> None:
         self.store = journal.recover(rules(config))
-        self.commits = Commits(self.store, journal, ended, config.pool.journal_mb * MB, self._changed)
+        self.live = Broadcast(publisher, self.store.statistics)
+        journal_bytes = config.pool.journal_mb * MB
+        self.commits = Commits(self.store, journal, ended, journal_bytes, self._changed, ended_too=self.live.ended)
         self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
+        self._trainers = 0
+        """How many trainers began anew: a batch that one of them waited for is not lent to it after its death."""
         commit: Callable[[Any], Awaitable[Reply]] = self.commits.submit
         self._handlers: dict[type, Callable[[Any], Awaitable[Reply]]] = {
             SubmitSteps: commit,
             CompleteTrajectory: commit,
             SubmitScores: commit,
             Ack: commit,
-            Nack: commit,
+            Nack: self._nack,
+            Hold: commit,
             SetPolicyVersion: commit,
             EndRun: commit,
             Abandon: commit,
@@ -130,16 +138,24 @@ class Service:
         return any(uid in state.trajectories or uid in state.tombstones for uid in request.trajectory_uids)
 
     async def _fetch(self, request: FetchBatch) -> Reply:
-        until = asyncio.get_running_loop().time() + request.wait_s
+        until, asker = asyncio.get_running_loop().time() + request.wait_s, self._trainers
         if not request.lease:
             request = msgspec.structs.replace(request, lease=uuid.uuid4().hex)
         while True:
             reply: Reply = Batch(policy_version=self.store.state.version)
+            if asker != self._trainers:
+                return reply
             ready = self.store.ledger.ready >= request.groups or request.lease in self.store.state.leases
             if ready or request.channel != TRAIN:
                 reply = await self.commits.submit(request)
             if (isinstance(reply, Batch) and reply.lease) or not await self._ready.wait(until):
                 return reply
+
+    async def _nack(self, request: Nack) -> Reply:
+        if not request.lease:
+            self._trainers += 1
+            self._ready.wake(len(self._ready))
+        return await self.commits.submit(request)
 
     async def _take_unscored(self, request: TakeUnscored) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
@@ -155,7 +171,7 @@ class Service:
 
     async def _statistics(self, request: GetStatistics) -> Reply:
         del request
-        return Statistics(self.store.statistics())
+        return Statistics(self.store.statistics(), self.live.port)
 
     async def _open_steps(self, request: GetOpenSteps) -> Reply:
         del request
@@ -198,13 +214,16 @@ async def _serve(config: Config) -> None:
         return
     ended = EndedLog(config.run_dir / "trajectories", config.pool.trajectories_mb * MB)
     metrics = Metrics(config.run_dir, "pool")
-    service = Service(journal, ended, config)
+    publisher = Publisher(config.pool.host, config.pool.live_port)
+    service = Service(journal, ended, publisher, config)
     answer = Answer(config.pool.host, config.pool.port)
     try:
         log.info("listening on %s", answer.url)
         announce(config.run_dir, "pool", answer.url)
-        await until_signal(answer.serve(service.handle), service.commits.run(), service.report(metrics), journal.keep())
+        serving = (answer.serve(service.handle), service.commits.run(), service.live.run(), service.report(metrics))
+        await until_signal(*serving, journal.keep())
     finally:
+        publisher.close()
         answer.close()
         metrics.close()
         ended.close()

@@ -94,11 +94,14 @@ class LiveGroup(msgspec.Struct):
     oldest: int | None = None
     """Lowest policy version among all its tokens."""
     lease: str = ""
+    held: bool = False
+    """Learned from, and kept until a checkpoint contains it: on lease, but no longer counted in admission."""
 
 
 class Lease(msgspec.Struct):
     name: str
     until: float
+    """Unix seconds; infinite while it is held."""
     groups: list[int]
 
 

@@ -5,6 +5,7 @@
     CompleteTrajectory > complete once `num_steps` steps are here; failed ones end at once and are never handed out
     SubmitScores ------> settled; a group whose members are all settled is ready
     FetchBatch --------> lease of ready groups in their order;  Ack: outcomes;  Nack or time-out: back to their place
+    Hold --------------> learned, not durable yet: no time-out, no place in admission; Ack or Nack follows
     SetPolicyVersion --> groups with too old a token end as `stale`
     Abandon -----------> unfinished groups of an owner that begins anew, as at their deadline
     (anything) --------> ready groups beyond `max_queue_size` end as `evicted`
@@ -20,6 +21,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from rlctl.pool import numbers
 from rlctl.pool.ledger import Ledger
 from rlctl.pool.state import Lease, LiveGroup, LiveTrajectory, Refusal, Rules, State
 from rlctl.wire.messages import (
@@ -34,6 +36,7 @@ from rlctl.wire.messages import (
     FeedbackTaken,
     FetchBatch,
     GroupOpened,
+    Hold,
     Nack,
     Noted,
     OpenGroup,
@@ -61,6 +64,7 @@ Event = (
     | FetchBatch
     | Ack
     | Nack
+    | Hold
     | SetPolicyVersion
     | EndRun
     | Feedback
@@ -83,6 +87,7 @@ class Store:
             FetchBatch: self._fetch,
             Ack: self._ack,
             Nack: self._nack,
+            Hold: self._hold,
             SetPolicyVersion: self._set_version,
             EndRun: self._end_run,
             Abandon: self._abandon,
@@ -315,6 +320,24 @@ class Store:
         given_back = sum(self._release(lease) for lease in leases if lease)
         return Done(accepted=given_back, duplicate=0 if given_back or not event.lease else 1)
 
+    def _hold(self, event: Hold, now: float) -> Reply:
+        del now
+        if not event.lease:
+            raise Refusal("Hold needs the name of a lease")
+        state, named = self.state, set(event.trajectory_uids)
+        known = {state.trajectories[uid].group: None for uid in event.trajectory_uids if uid in state.trajectories}
+        groups = [state.groups[number] for number in known if named.issuperset(state.groups[number].members)]
+        groups = [group for group in groups if group.lease in ("", event.lease)]
+        if open_ones := [g.prompt_uid for g in groups if g.unsettled]:
+            raise Refusal(f"Hold of {event.lease}: {len(open_ones)} of its groups are not ready, e.g. {open_ones[0]}")
+        lent = state.leases[event.lease].groups if event.lease in state.leases else []
+        held = list(dict.fromkeys([*lent, *(group.number for group in groups)]))
+        for number in held:
+            self.ledger.hold(state.groups[number], event.lease)
+        if held:
+            state.leases[event.lease] = Lease(event.lease, math.inf, held)
+        return Done(accepted=len(held))
+
     def _release(self, lease: Lease) -> int:
         del self.state.leases[lease.name]
         for number in lease.groups:
@@ -366,29 +389,4 @@ class Store:
 
     def statistics(self) -> dict[str, float]:
         """Flat numbers for `top`, metrics and tests."""
-        ledger, state = self.ledger, self.state
-        channels = {TRAIN} | {group.channel for group in state.groups.values()}
-        values: dict[str, float] = {f"{TRAIN}.{name}": 0 for name in ("created", *OUTCOMES)}
-        values.update(state.counters)
-        for channel in channels | {name.split(".")[0] for name in state.counters if "." in name}:
-            ends = sum(n for name, n in state.counters.items() if name.startswith(f"{channel}.")) - values.get(
-                f"{channel}.created", 0
-            )
-            values[f"{channel}.open"] = values.get(f"{channel}.created", 0) - ends
-        return values | {
-            "policy_version": state.version,
-            "groups_in_flight": ledger.in_flight,
-            "groups_limit": self.rules.max_in_flight,
-            "queue_ready": ledger.ready,
-            "queue_limit": self.rules.max_queue_size,
-            "queue_unscored": len(ledger.unscored),
-            "leases": len(state.leases),
-            "groups_on_lease": sum(len(lease.groups) for lease in state.leases.values()),
-            "live_trajectories": len(state.trajectories),
-            "resident_steps": ledger.resident_steps,
-            "resident_bytes": ledger.resident_bytes,
-            "ended": state.ended,
-            "groups_opened": state.groups_opened,
-            "feedback": state.noted,
-            "over": float(state.over),
-        }
+        return numbers.statistics(self.ledger)

@@ -60,6 +60,8 @@ class Scorer:
         self.reward = reward
         self.phases = Phases()
         self.scored = 0
+        self.parts: dict[str, tuple[int, float]] = {}
+        """Part -> samples it has scored, and the sum of its values before the weight."""
         self._decoder = decoder
         self._said: set[str] = set()
         self._one_batch = threading.Lock()
@@ -87,6 +89,9 @@ class Scorer:
             scores = self.reward.score(uids, samples)
             self.scored += len(scores)
         for one in scores:
+            for name, value in one.parts.items():
+                number, total = self.parts.get(name, (0, 0.0))
+                self.parts[name] = number + 1, total + value
             if one.error:
                 kind = ":".join(one.error.split(":")[:2])
                 if kind not in self._said:
@@ -135,6 +140,7 @@ async def report(scorer: Scorer, metrics: Metrics) -> None:
         return {
             "scored": scorer.scored,
             "errors": scorer.reward.counts(),
+            "parts": {name: {"samples": n, "mean": total / n} for name, (n, total) in scorer.parts.items()},
             **scorer.phases.values(),
             "process_cpu_s": cpu,
         }

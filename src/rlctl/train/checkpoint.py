@@ -39,7 +39,8 @@ class State:
     version: int = 0
     """Policy version that goes with these weights."""
     leases: list[str] = field(default_factory=list)
-    """Leases of this step's batches, acknowledged again after a resume: the old process may not have got to it."""
+    """Leases of the batches since the checkpoint before, acknowledged after a resume: the old process may not have got
+    to it."""
     outcomes: dict[str, str] = field(default_factory=dict)
     """Outcome per trajectory of those batches."""
     batches: int = 0

@@ -4,17 +4,20 @@
     step    rank 0:  fetch --> shape --+            +--> plan --+                        +--> row in metrics/train.jsonl
                      (leases)          |            |           |                        |
             all:                     measure (reference, ...)  scatter --> optimizer steps |
-            all:     checkpoint (if due) --> publish vN --> version to pool --> ack the leases --> evaluate (if due)
+            all:     checkpoint (if due) --> publish vN --> version to pool --> ack or hold leases --> evaluate (if due)
     end     end of the run to the pool (what it still holds expires) -> train_result.json
 
-Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies.
+Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies. It is
+acknowledged when a checkpoint on disk contains it, and held until then: so every sample counts once in the weights that
+survive, whatever `ckpt.every` is.
 
-- Killed before the checkpoint: nothing durable happened; the next trainer gives the lease back and does the step anew.
-- Killed after the checkpoint, before the acknowledgement: the checkpoint names the lease and its outcomes; the resumed
-  trainer publishes its version again and acknowledges again (both idempotent) before it fetches. Nothing is used twice.
+- Killed before the checkpoint: nothing durable happened. The next trainer goes back to the last checkpoint, gives all
+  leases back and learns from them again, in the same order. Versions published since are published anew.
+- Killed after the checkpoint, before the acknowledgement: the checkpoint names the leases since the one before, with
+  their outcomes; the resumed trainer publishes its version again and acknowledges again (both idempotent) before it
+  fetches. Nothing is used twice.
 - Publishing before `SetPolicyVersion`: the pool never hears of a version that some engine does not serve.
-- Between two checkpoints, a killed trainer goes back to the last one: the batches acknowledged since count as trained,
-  though their updates are gone (`ckpt.every = 1` closes this). Versions published since are published anew.
+- Without checkpoints (`ckpt.every = 0`) nothing survives a kill but the books: every batch is acknowledged at once.
 """
 
 import json
@@ -83,6 +86,7 @@ class Run:
         self.publish()
         if self.source:
             self.source.begin(self.state.leases, self.state.outcomes)
+            self.state = replace(self.state, leases=[], outcomes={})
         if self.ranks.first:
             announce(self.config.run_dir, "train", "")
         self.evaluate()
@@ -113,8 +117,8 @@ class Run:
             self.state,
             step=number + 1,
             version=self.state.version + due,
-            leases=gathered.leases,
-            outcomes=shaped.outcomes,
+            leases=self.state.leases + gathered.leases,
+            outcomes=self.state.outcomes | shaped.outcomes,
             batches=self.state.batches + gathered.batches,
             entropy_bonus=self.next_bonus(updates),
         )
@@ -125,7 +129,7 @@ class Run:
         if due:
             self.publish()
         if self.source:
-            self.source.ack(gathered.leases, shaped.outcomes)
+            self.settle(self.source, gathered)
             row |= report.update_metrics(updates) | report.critic_metrics(values)
             row |= self.effort(shaped, row.get("tokens", 0), bool(updates))
         self.evaluate()
@@ -215,10 +219,24 @@ class Run:
             if self.source:
                 self.source.set_version(version)
 
-    def save_if_due(self) -> None:
-        config, step = self.config, self.state.step
-        if step != config.run.steps and (not config.ckpt.every or step % config.ckpt.every):
+    def settle(self, source: BatchSource, gathered: Gathered) -> None:
+        """Acknowledge what the last checkpoint contains; hold what the next one will."""
+        if self.config.ckpt.every and not self.save_due:
+            source.hold(gathered.leases, gathered.shaped.outcomes)
             return
+        source.ack(self.state.leases, self.state.outcomes)
+        self.state = replace(self.state, leases=[], outcomes={})
+
+    @property
+    def save_due(self) -> bool:
+        """Whether a checkpoint follows the present step."""
+        every, step = self.config.ckpt.every, self.state.step
+        return step == self.config.run.steps or bool(every and step % every == 0)
+
+    def save_if_due(self) -> None:
+        if not self.save_due:
+            return
+        config = self.config
         learner = self.learner
         folder = checkpoint.save(
             self.checkpoints,

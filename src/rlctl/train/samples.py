@@ -11,10 +11,11 @@ The result does not depend on the order in which the steps arrive.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from rlctl.wire.arrays import expand_versions, unpack_floats, unpack_ids
+from rlctl.wire.arrays import unpack_floats, unpack_ids
 from rlctl.wire.samples import Step
 
 NO_VERSION = -1
@@ -59,19 +60,20 @@ class TrainSample:
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    @property
+    @cached_property
     def trainable(self) -> int:
-        return int(self.loss_mask.sum())
+        """Number of tokens with loss."""
+        return int(np.count_nonzero(self.loss_mask))
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """The arrays of one step, prompt and response together."""
+    """The arrays of one step, checked."""
 
-    ids: np.ndarray
-    sampled: np.ndarray
+    prompt: np.ndarray
+    response: np.ndarray
     logprobs: np.ndarray
-    versions: np.ndarray
+    versions: Sequence[tuple[int, int]]
     temperature: float
     turn: int
 
@@ -83,7 +85,7 @@ def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[Train
         raise BadSteps(f"trajectory {uid}: two steps have the same step_index")
     pieces = {index: _piece(uid, step) for index, step in by_index.items()}
     chains = _chains(uid, by_index)
-    total = sum(int(piece.sampled.sum()) for piece in pieces.values())
+    total = sum(len(piece.response) for piece in pieces.values())
     return [_join(uid, [(pieces[i], owned) for i, owned in chain], advantage, total) for chain in chains]
 
 
@@ -109,11 +111,11 @@ def _chains(uid: str, steps: dict[int, Step]) -> list[list[tuple[int, bool]]]:
 
 def _piece(uid: str, step: Step) -> _Piece:
     prompt, response = unpack_ids(step.prompt_ids), unpack_ids(step.response_ids)
-    logprobs, versions = unpack_floats(step.logprobs), expand_versions(step.versions)
+    logprobs, versioned = unpack_floats(step.logprobs), sum(number for _, number in step.versions)
     where = f"trajectory {uid}, step {step.step_index}"
-    if not len(response) == len(logprobs) == len(versions):
+    if not len(response) == len(logprobs) == versioned:
         raise BadSteps(
-            f"{where}: {len(response)} response tokens, {len(logprobs)} log-probabilities, {len(versions)} versions"
+            f"{where}: {len(response)} response tokens, {len(logprobs)} log-probabilities, {versioned} versions"
         )
     if step.parent == -1 and not len(prompt):
         raise BadSteps(f"{where}: empty prompt")
@@ -121,27 +123,34 @@ def _piece(uid: str, step: Step) -> _Piece:
         raise BadSteps(f"{where}: temperature {step.temperature:g}; only sampled tokens can be trained on")
     if not np.isfinite(logprobs).all():
         raise BadSteps(f"{where}: a log-probability is not finite")
-    n = len(prompt)
-    return _Piece(
-        ids=np.concatenate([prompt, response]),
-        sampled=np.arange(n + len(response)) >= n,
-        logprobs=np.concatenate([np.zeros(n, np.float32), logprobs]),
-        versions=np.concatenate([np.full(n, NO_VERSION, np.int32), versions]),
-        temperature=step.temperature,
-        turn=step.step_index,
-    )
+    return _Piece(prompt, response, logprobs, step.versions, step.temperature or 1.0, step.step_index)
 
 
 def _join(uid: str, chain: Sequence[tuple[_Piece, bool]], advantage: float, total: int) -> TrainSample:
-    ids = np.concatenate([piece.ids for piece, _ in chain])
+    """One sample; every array is made once and filled, which is what a fetched batch mostly waits for."""
+    size = sum(len(piece.prompt) + len(piece.response) for piece, _ in chain)
+    ids, turns = np.empty(size, np.int32), np.empty(size, np.int32)
+    mask, versions = np.zeros(size, bool), np.full(size, NO_VERSION, np.int32)
+    logprobs, temperatures = np.zeros(size, np.float32), np.empty(size, np.float32)
+    start = 0
+    for piece, owned in chain:
+        middle = start + len(piece.prompt)
+        end = middle + len(piece.response)
+        ids[start:middle], ids[middle:end] = piece.prompt, piece.response
+        mask[middle:end], logprobs[middle:end] = owned, piece.logprobs
+        turns[start:end], temperatures[start:end] = piece.turn, piece.temperature
+        for version, number in piece.versions:
+            versions[middle : middle + number] = version
+            middle += number
+        start = end
     return TrainSample(
         uid=uid,
         token_ids=ids,
-        loss_mask=np.concatenate([piece.sampled & owned for piece, owned in chain]),
-        logprobs=np.concatenate([piece.logprobs for piece, _ in chain]),
-        versions=np.concatenate([piece.versions for piece, _ in chain]),
-        temperatures=np.concatenate([np.full(len(p.ids), p.temperature or 1.0, np.float32) for p, _ in chain]),
-        advantages=np.full(len(ids), advantage, np.float32),
-        turns=np.concatenate([np.full(len(piece.ids), piece.turn, np.int32) for piece, _ in chain]),
+        loss_mask=mask,
+        logprobs=logprobs,
+        versions=versions,
+        temperatures=temperatures,
+        advantages=np.full(size, advantage, np.float32),
+        turns=turns,
         siblings_tokens=total,
     )

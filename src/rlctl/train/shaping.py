@@ -235,7 +235,9 @@ def _samples(trajectory: Trajectory, outcomes: dict[str, str]) -> list[TrainSamp
 
 def _marked(sample: TrainSample, advantage: np.ndarray, group: Group, trajectory: Trajectory) -> TrainSample:
     """`advantage`: `[1]` or one per step of the trajectory, in order of `step_index`."""
-    order = sorted(step.step_index for step in trajectory.steps)
-    spread = advantage[np.searchsorted(order, sample.turns)] if len(advantage) > 1 else np.full(len(sample), advantage)
-    env = trajectory.env or group.env
-    return replace(sample, advantages=spread.astype(np.float32), group=group.prompt_uid, env=env)
+    if len(advantage) > 1:
+        order = sorted(step.step_index for step in trajectory.steps)
+        spread = advantage[np.searchsorted(order, sample.turns)].astype(np.float32)
+    else:
+        spread = np.full(len(sample), advantage[0], np.float32)
+    return replace(sample, advantages=spread, group=group.prompt_uid, env=trajectory.env or group.env)

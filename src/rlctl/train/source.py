@@ -17,6 +17,7 @@ from rlctl.wire.messages import (
     Batch,
     EndRun,
     FetchBatch,
+    Hold,
     Nack,
     SetPolicyVersion,
 )
@@ -42,6 +43,9 @@ class BatchSource(Protocol):
 
     def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
         """Every trajectory of the leases has had its outcome; without leases: only those named have."""
+
+    def hold(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """Learned from, but not in a checkpoint: keep the leases until `ack`, or until a trainer begins anew."""
 
     def set_version(self, version: int) -> None:
         """All engines serve `version`."""
@@ -86,9 +90,14 @@ class PoolSource:
                 log.info("waiting for %d ready groups (%.0f s so far)", groups, now - began)
 
     def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
-        """What has ended before is counted as a duplicate, so every lease can be told all outcomes."""
-        for lease in leases or [""]:
-            self._ask.ask(Ack(lease=lease, outcomes=outcomes), timeout_s=ANSWER_S)
+        """The first message ends them all; those for the other leases let the pool refuse if it left one out."""
+        for number, lease in enumerate(leases or [""]):
+            self._ask.ask(Ack(lease=lease, outcomes={} if number else outcomes), timeout_s=ANSWER_S)
+
+    def hold(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        """The pool gives their places in admission free, and waits for the checkpoint."""
+        for lease in leases:
+            self._ask.ask(Hold(lease=lease, trajectory_uids=list(outcomes)), timeout_s=ANSWER_S)
 
     def set_version(self, version: int) -> None:
         self._ask.ask(SetPolicyVersion(version), timeout_s=ANSWER_S)
@@ -119,6 +128,9 @@ class FileSource:
         return batch
 
     def ack(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
+        pass
+
+    def hold(self, leases: Sequence[str], outcomes: dict[str, str]) -> None:
         pass
 
     def set_version(self, version: int) -> None:

@@ -38,6 +38,8 @@ def show(console: Console, run_dir: Path, written: Json) -> None:
     if written["phases"]:
         console.print(times(written["phases"], written["wall_s"]))
     console.print(outcomes(written["samples"]), highlight=False, soft_wrap=True)
+    if written["rewards"]["parts"]:
+        console.print(rewards(written["rewards"]), highlight=False, soft_wrap=True)
     console.print(f"run directory  {run_dir}", highlight=False, soft_wrap=True)
     if written["checkpoint"]:
         console.print(f"checkpoint     {written['checkpoint']}", highlight=False, soft_wrap=True)
@@ -86,6 +88,13 @@ def outcomes(samples: Json) -> str:
     """ "1024 samples created = 900 trained + 124 stale"."""
     parts = [f"{count} {name}" for name, count in samples.items() if name != "created" and count]
     return f"samples        {samples['created']} created" + (f" = {' + '.join(parts)}" if parts else "")
+
+
+def rewards(found: Json) -> str:
+    """ "mean of 512 scored: env 0.41, judge 6.5; 3 x reward.judge: no_score"."""
+    parts = ", ".join(f"{name} {part['mean']:.3g}" for name, part in found["parts"].items())
+    errors = "".join(f"; {number} x {name}" for name, number in found["errors"].items())
+    return f"rewards        mean of {found['scored']} scored: {parts}{errors}"
 
 
 def _percent(value: float | None) -> str:

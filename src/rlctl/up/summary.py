@@ -30,6 +30,7 @@ def summarize(run_dir: Path) -> Json:
         "wall_s": round(life["wall_s"], 3),
         "eval": evals(run_dir),
         "samples": samples(last_row(metrics / "pool.jsonl")),
+        "rewards": rewards(last_row(metrics / "reward.jsonl")),
         "tokens": {"trained": sum(int(row.get("tokens", 0)) for row in once_per_step(train))},
         "checkpoint": checkpoint(run_dir),
         "phases": phases(run_dir),
@@ -80,6 +81,15 @@ def samples(pool: Json) -> Json:
     """One number per outcome from the pool's last statistics; with `open` they add up to `created`."""
     counts = {name: int(pool.get(f"train.{name}", 0)) for name in ("created", *OUTCOMES)}
     return counts | {"open": counts["created"] - sum(counts[name] for name in OUTCOMES)}
+
+
+def rewards(reward: Json) -> Json:
+    """Mean of every reward part and what could not be scored, since the reward process last started."""
+    return {
+        "scored": int(reward.get("scored", 0)),
+        "parts": reward.get("parts", {}),
+        "errors": reward.get("errors", {}),
+    }
 
 
 def once_per_step(rows: list[Json]) -> list[Json]:

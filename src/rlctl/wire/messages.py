@@ -7,6 +7,7 @@ Life of a sample:
     gateway  -- CompleteTrajectory ---> pool      how many Steps there are, environment reward, facts
     reward   -- TakeUnscored ---------> pool      <- Unscored;  -- SubmitScores --> pool
     train    -- FetchBatch -----------> pool      <- Batch (leased);  -- Ack (one outcome per trajectory) --> pool
+    train    -- Hold -----------------> pool      learned, not in a checkpoint yet: Ack or Nack follows
     train    -- SetPolicyVersion -----> pool      after every engine serves it
     train    -- EndRun ---------------> pool      after the last step: what is still open ends as expired
 
@@ -108,6 +109,18 @@ class Nack(Message, frozen=True):
 
     lease: str
     """Empty: all leases (a trainer that starts anew holds none)."""
+
+
+class Hold(Message, frozen=True):
+    """The lease was learned from, but no checkpoint on disk contains it: it waits for Ack or Nack without a time-out.
+
+    Its groups no longer count in admission. A lease that has run out meanwhile is taken again, as far as its
+    trajectories have not ended.
+    """
+
+    lease: str
+    trajectory_uids: list[str]
+    """All of the lease; those of other leases are left to them."""
 
 
 class SetPolicyVersion(Message, frozen=True):
@@ -221,6 +234,8 @@ class Batch(Message, frozen=True):
 class Statistics(Message, frozen=True):
     values: dict[str, float] = {}
     """Flat numbers, e.g. `train.created`, `train.trained`, `queue_ready`, `policy_version`."""
+    live_port: int = 0
+    """Where the pool publishes Live messages, on its own host; see wire/live.py."""
 
 
 class OpenSteps(Message, frozen=True):
@@ -245,6 +260,35 @@ class Refused(Message, frozen=True):
     reason: str
 
 
+# ---------------------------------------------------------------- published by the pool
+
+
+class Finish(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A trajectory that has just ended, in short."""
+
+    uid: str
+    channel: str
+    env: str
+    outcome: str
+    reward: float | None
+    steps: int
+    tokens: int
+    """Sampled ones."""
+    versions: list[int]
+    """Policy versions that sampled them."""
+
+
+class Live(Message, frozen=True):
+    """What the pool tells everybody who listens, every now and then; who comes late has missed nothing but `ended`."""
+
+    t: float
+    """Unix seconds."""
+    values: dict[str, float]
+    """As in Statistics."""
+    ended: list[Finish] = []
+    """Since the last one, the latest few."""
+
+
 PoolRequest = (
     OpenGroup
     | Abandon
@@ -255,6 +299,7 @@ PoolRequest = (
     | FetchBatch
     | Ack
     | Nack
+    | Hold
     | SetPolicyVersion
     | EndRun
     | Feedback
