@@ -42,7 +42,7 @@ class Monitor(Section):
     pictures: NonNegative = 4
     """Episodes of every evaluation, and of a training group, that are kept as pictures (`pictures/`). 0: none."""
     pictures_every: NonNegative = 20
-    """Training steps between batches whose first group is kept as pictures. 0: only evaluations."""
+    """The first training group of every so many batches is kept as pictures. 0: only evaluations."""
     report_every_s: Seconds = 60.0
     """Between two versions of report.html while the run goes on."""
     peak_tflops: float = Field(default=0.0, ge=0)

@@ -43,6 +43,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     series: str
     """Name of the [[eval]]; "train" for training episodes."""
     step: int
+    """Training step of an evaluation; of a training group, the batch it was drawn for (1, 2, ...)."""
     number: int
     """Of the episode within its series and step; at every step of an [[eval]] the same number is the same instance."""
     instance: str

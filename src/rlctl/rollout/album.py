@@ -21,6 +21,7 @@ class Page:
     series: str
     """Name of the [[eval]], or "train"."""
     step: int
+    """Training step of an evaluation; of a training group, the batch it was drawn for (1, 2, ...)."""
     number: int
     uid: str
 

@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rlctl.config import load
-from rlctl.config.explain import flat
+from rlctl.config import Config, load
+from rlctl.config.explain import explain, flat
 from rlctl.telemetry.metrics import read
 from rlctl.up import provenance
 from rlctl.up.comparison import before_and_after, rate
@@ -90,12 +90,18 @@ def configuration(run_dir: Path) -> Html:
     if not resolved.exists():
         return Html()
     places = provenance.read(run_dir)["places"]
-    values = flat(load([resolved], environ={}).config)
-    rows = [
-        (tag("code", key), tag("code", _value(value)), provenance.place(key, places)) for key, value in values.items()
-    ]
-    chosen = [(key, value, _origin(place)) for key, value, place in rows if place]
-    defaults = [(key, value) for key, value, place in rows if not place]
+    usual = {row["key"]: row["default"] for section in Config.model_fields for row in explain(section, None)}
+    chosen, defaults = [], []
+    for key, value in flat(load([resolved], environ={}).config).items():
+        row = (tag("code", key), tag("code", _value(value)))
+        plain = ".".join(part for part in key.split(".") if not part.isdigit())
+        default = list(usual[plain]) if isinstance(usual.get(plain), tuple) else usual.get(plain)
+        place = provenance.place(key, places)
+        # a table's own line is no origin of the keys that it leaves at their defaults
+        if key in places or (place and value != default):
+            chosen.append((*row, _origin(place)))
+        else:
+            defaults.append(row)
     return join(
         (
             table(("key", "value", "set by"), chosen, "", (0, 1, 2)) if chosen else None,

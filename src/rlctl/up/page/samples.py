@@ -64,7 +64,7 @@ def _series(name: str, found: list[Found], pictures: Pictures, room: int) -> tup
     if left_out:
         rows.append(tag("p", f"{left_out} more are in pictures/ of the run directory.", class_="about"))
     if name == "train":
-        about = "First and last training group that was kept; all episodes of a group play the same instance."
+        about = "The first and the last group that was kept, by the batch it was drawn for; a group plays one instance."
         return section("Training episodes", *rows, about=about), room
     if name.endswith("/train"):
         about = "Training instances, at the first and the last check of the warm start."
@@ -78,7 +78,7 @@ def viewer(folder: Path, recorded: Recorded, pictures: Pictures) -> Html:
     kind, end = ending(recorded)
     head = tag(
         "header",
-        tag("strong", f"step {recorded.step}"),
+        tag("strong", f"{'batch' if recorded.series == 'train' else 'step'} {recorded.step}"),
         tag("span", end, class_=f"end {kind}"),
         tag("span", f"reward {recorded.reward:g}", class_="quiet"),
         tag("code", recorded.uid, class_="uid"),

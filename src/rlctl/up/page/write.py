@@ -49,7 +49,7 @@ def page(run_dir: Path, summary: Json) -> str:
         ),
         samples.sections(run_dir, pictures),
         section(
-            "Failures",
+            "How episodes ended",
             facts.failures(run_dir),
             samples.endings([recorded for _, recorded in saved(run_dir)]),
             about="Lost: the environment ended the episode. Truncated: out of turns, actions or context.",
