@@ -18,12 +18,11 @@ from rlctl.up.page.charts import Chart, Line, Point, figure, number, thinned, ti
 from rlctl.up.page.curves import rates
 from rlctl.up.page.markup import Html, single, table, tag
 from tests.up.browser import screenshot, visit
-from tests.up.test_report import run_dir  # noqa: F401  (a fixture)
 
 LARGEST = 5_000_000
 
 
-def keep(run_dir: Path, step: int, answers: list[str], series: str = "val", uid: str = "val-1") -> None:  # noqa: F811
+def keep(run_dir: Path, step: int, answers: list[str], series: str = "val", uid: str = "val-1") -> None:
     env = Env.model_validate({"name": "frozenlake", "max_turns": 4})
     made = family(env)
     instance = next(made.distinct("val", 0))
@@ -35,7 +34,7 @@ def keep(run_dir: Path, step: int, answers: list[str], series: str = "val", uid:
 
 
 @pytest.fixture
-def page(run_dir: Path) -> Path:  # noqa: F811
+def page(run_dir: Path) -> Path:
     """The page of a finished run with an evaluation's episode before and after."""
     loaded = load(["frozenlake-cpu"], ["run.steps=80"], environ={})
     (run_dir / "resolved.toml").write_text(loaded.toml())
@@ -52,6 +51,13 @@ def test_the_page_opens_in_a_browser_without_a_word_on_the_console(page: Path, t
     assert document.count("<polyline") >= 6
     assert document.count('class="episode"') == 2
     assert re.search(r'<img src="data:image/png;base64,[^"]{500,}" alt="frozenlake: start"', document)
+
+
+def test_an_error_of_a_page_would_be_seen(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    broken.write_text("<script>nothing.there()</script>")
+    _, console = visit(broken, tmp_path)
+    assert "nothing is not defined" in "".join(console)
 
 
 def test_frames_can_be_stepped_through(page: Path, tmp_path: Path) -> None:
@@ -97,7 +103,7 @@ def test_the_page_names_rates_with_error_floor_and_ceiling_and_origins(page: Pat
     assert "21,000" in text and "zero_variance" in text
 
 
-def test_a_run_that_was_stopped_before_a_second_measurement_claims_no_change(run_dir: Path) -> None:  # noqa: F811
+def test_a_run_that_was_stopped_before_a_second_measurement_claims_no_change(run_dir: Path) -> None:
     path = run_dir / "metrics" / "eval.jsonl"
     first = [line for line in path.read_text().splitlines(keepends=True) if json.loads(line)["step"] == 0]
     path.write_text("".join(first))
@@ -119,7 +125,7 @@ def test_a_run_without_anything_has_a_page(tmp_path: Path) -> None:
 def test_episodes_beyond_the_budget_are_left_out_and_counted(
     page: Path,
     run_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(samples, "BUDGET", 2_000)
     report.report(run_dir)
