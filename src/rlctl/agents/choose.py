@@ -11,4 +11,4 @@ async def play(env: Env, client: Client, call: Call) -> Facts:
     """Run one episode to its end; a failure is data (Facts.error)."""
     if env.command:
         return await command.play(client, call, env.command)
-    return await environment.play(client, call)
+    return await environment.play(env, client, call)

@@ -152,6 +152,10 @@ class Env(Section):
     """Between several actions of one answer."""
     style: Literal["compact", "full"] = "full"
     """full: rules, legend and format in the prompt (as RAGEN); compact: the bare state, for tiny models."""
+    context: Literal["full", "last", "summary"] = "full"
+    """What the built-in agent sends with a call: the whole conversation; its last `context_turns` answered turns; or
+    a summary that the model writes every `context_turns` turns, and what came since. The last two fork trajectories."""
+    context_turns: Positive = 4
     think: bool = False
     """Ask for <think>...</think> before <answer>...</answer>."""
     format_penalty: float = 0.0
@@ -165,7 +169,9 @@ class Env(Section):
     def _own_keys(self) -> "Env":
         if self.name in WORLDS:
             WORLDS[self.name].model_validate(self.options)
-        elif ":" not in self.name:
+        if self.command and self.context != "full":
+            raise ValueError(f"context = {self.context!r}: a program (`command`) keeps its context itself")
+        if self.name not in WORLDS and ":" not in self.name:
             raise ValueError(f"name = {self.name!r} is no environment; there are: {', '.join(WORLDS)}, module:Class")
         return self
 
