@@ -11,6 +11,19 @@ from rlctl.config.serving import Env
 from rlctl.wire.samples import Facts
 
 
+class Chat:
+    """Plays one [[env]]."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+
+    async def play(self, client: Client, call: Call) -> Facts:
+        return await play(self._env, client, call)
+
+    async def close(self) -> None:
+        """Nothing was started."""
+
+
 async def play(env: Env, client: Client, call: Call) -> Facts:
     """Run the episode to its end and report it to the gateway; a failure is data (Facts.error), not an exception."""
     episode, error, sampling = call.episode, "", dict(call.sampling)

@@ -142,8 +142,17 @@ class Env(Section):
     """Share in the mix."""
     command: list[str] = []
     """Program that plays each episode, in any language (see rlctl.agents.command); empty: the built-in agent."""
+    agent: str = ""
+    """module:Class that plays the episodes in the rollout process (see rlctl.agents.flow); empty: the built-in one."""
+    tools: list[str] = []
+    """What the built-in agent lets the model call before an answer: calculator, python (in a sandbox), search:PATH,
+    mcp:COMMAND (an MCP server over stdio), module:function."""
+    max_tool_calls: Positive = 8
+    """Of one turn; past it, what the model says is its answer."""
+    tool_timeout_s: Seconds = 10.0
+    """Of one tool call."""
     max_turns: Positive = 10
-    """Model calls per episode."""
+    """Answers per episode."""
     max_actions: Positive = 10
     """Actions per episode."""
     actions_per_turn: Positive = 1
@@ -169,8 +178,13 @@ class Env(Section):
     def _own_keys(self) -> "Env":
         if self.name in WORLDS:
             WORLDS[self.name].model_validate(self.options)
-        if self.command and self.context != "full":
-            raise ValueError(f"context = {self.context!r}: a program (`command`) keeps its context itself")
+        chosen = [name for name in ("command", "agent", "tools") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)}: one of them plays the episodes, not both")
+        if chosen and self.context != "full":
+            raise ValueError(f"context = {self.context!r} is for the built-in agent without tools, not for {chosen[0]}")
+        if self.agent and ":" not in self.agent:
+            raise ValueError(f"agent = {self.agent!r}: expected module:Class")
         if self.name not in WORLDS and ":" not in self.name:
             raise ValueError(f"name = {self.name!r} is no environment; there are: {', '.join(WORLDS)}, module:Class")
         return self

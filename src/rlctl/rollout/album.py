@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from rlctl.agents.call import Call
-from rlctl.agents.choose import play
 from rlctl.agents.client import Client
 from rlctl.config import Config
 from rlctl.envs.base import Instance
@@ -38,9 +37,9 @@ class Album:
     async def play(self, world: World, client: Client, call: Call, instance: Instance, page: Page | None) -> Facts:
         """The episode to its end; on paper where it has a page and is one of the first."""
         if page is None or page.number >= self._wanted:
-            return await play(world.env, client, call)
+            return await world.agent.play(client, call)
         recorder = Recorder(call.episode)
-        facts = await play(world.env, client, replace(call, episode=recorder))
+        facts = await world.agent.play(client, replace(call, episode=recorder))
         recorded = recorder.episode(
             facts,
             uid=page.uid,

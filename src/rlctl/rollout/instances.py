@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlctl.agents.call import Call
+from rlctl.agents.call import Agent, Call
+from rlctl.agents.choose import agent
 from rlctl.config import Config
 from rlctl.config.serving import Env
 from rlctl.envs import family, instances
@@ -20,6 +21,7 @@ class World:
 
     env: Env
     family: Family
+    agent: Agent
 
     @property
     def tag(self) -> str:
@@ -59,8 +61,12 @@ class Task:
 
 def worlds(config: Config) -> dict[str, World]:
     """The environments of a run by tag."""
-    made = [World(env, family(env)) for env in config.env]
-    return {world.tag: world for world in made}
+    made = [world(env) for env in config.env]
+    return {one.tag: one for one in made}
+
+
+def world(env: Env) -> World:
+    return World(env, family(env), agent(env))
 
 
 def stream(config: Config, made: dict[str, World], skip: int = 0) -> Iterator[Task]:
