@@ -87,7 +87,11 @@ def viewer(folder: Path, recorded: Recorded, pictures: Pictures) -> Html:
         "article",
         head,
         _frames(folder, recorded, pictures),
-        tag("ol", *(_turn(number, turn) for number, turn in enumerate(recorded.turns, 1)), class_="turns"),
+        tag(
+            "ol",
+            *(_turn(number, turn, bool(recorded.start)) for number, turn in enumerate(recorded.turns, 1)),
+            class_="turns",
+        ),
         aria_label=f"{recorded.tag} episode {recorded.number} at step {recorded.step}: {end}",
         class_="episode" if recorded.start else "episode bare",
     )
@@ -126,9 +130,10 @@ def _frames(folder: Path, recorded: Recorded, pictures: Pictures) -> Html:
     )
 
 
-def _turn(number: int, turn: Turn) -> Html:
+def _turn(number: int, turn: Turn, board: bool) -> Html:
     done = [f"{one.action} ({one.reward:+g})" if one.reward else one.action for one in turn.moments]
-    facts = f"turn {number} · {', '.join(done) or 'no action'} · reward {turn.reward:g}"
+    actions = [", ".join(done) or "no action"] if board else []
+    facts = " · ".join([f"turn {number}", *actions, f"reward {turn.reward:g}"])
     return tag(
         "li",
         *(tag("pre", cut(one["content"]), class_="prompt", title=one["role"]) for one in turn.prompt),
