@@ -76,6 +76,7 @@ def _series(name: str, found: list[Found], pictures: Pictures, room: int) -> tup
 def viewer(folder: Path, recorded: Recorded, pictures: Pictures) -> Html:
     """One episode: its frames, and below them every turn."""
     kind, end = ending(recorded)
+    turns = [_turn(number, turn, bool(recorded.start)) for number, turn in enumerate(recorded.turns, 1)]
     head = tag(
         "header",
         tag("strong", f"{'batch' if recorded.series == 'train' else 'step'} {recorded.step}"),
@@ -87,11 +88,7 @@ def viewer(folder: Path, recorded: Recorded, pictures: Pictures) -> Html:
         "article",
         head,
         _frames(folder, recorded, pictures),
-        tag(
-            "ol",
-            *(_turn(number, turn, bool(recorded.start)) for number, turn in enumerate(recorded.turns, 1)),
-            class_="turns",
-        ),
+        tag("ol", *turns, class_="turns"),
         aria_label=f"{recorded.tag} episode {recorded.number} at step {recorded.step}: {end}",
         class_="episode" if recorded.start else "episode bare",
     )
