@@ -39,7 +39,10 @@ def trained_spans(sample: TrainSample) -> list[tuple[tuple[int, ...], tuple[int,
     ]
 
 
-def test_every_trained_token_is_the_engines_with_its_logprob_and_context(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("context", "wanted", "longest"), [("full", 300, 5), ("last", 1100, 3), ("summary", 900, 3)])
+def test_every_trained_token_is_the_engines_with_its_logprob_and_context(
+    tmp_path: Path, context: str, wanted: int, longest: int
+) -> None:
     model, engine_dir, run_dir = tmp_path / "model", tmp_path / "engine", tmp_path / "run"
     build_tiny(model, Tiny(), max_context=512, seed=3)
     engine_port, pool_port = free_port(), free_port()
@@ -49,6 +52,8 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(tmp_pat
         "sft.max_steps=0",
         "rollout.group_size=4",
         "pool.max_staleness=8",
+        f"env.0.context={context}",
+        "env.0.context_turns=2",
     )
     engine = subprocess.Popen(
         [sys.executable, "-m", "rlctl", "engine", "--config", "frozenlake-cpu"]
@@ -76,7 +81,7 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(tmp_pat
             pool.ask(SetPolicyVersion(0), timeout_s=60)
             samples = []
             deadline = time.monotonic() + 120
-            while len(samples) < 300 and time.monotonic() < deadline:
+            while len(samples) < wanted and time.monotonic() < deadline:
                 batch = pool.ask(FetchBatch(groups=8, wait_s=5, lease=f"t{len(samples)}"), timeout_s=30)
                 for group in batch.groups:
                     for trajectory in group.trajectories:
@@ -84,7 +89,7 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(tmp_pat
                 uids = [t.uid for group in batch.groups for t in group.trajectories]
                 if uids:
                     pool.ask(Ack(batch.lease, dict.fromkeys(uids, "trained")))
-            assert len(samples) >= 300
+            assert len(samples) >= wanted
             up.send_signal(signal.SIGINT)
             assert up.wait(30) == 130
             recorded = Counter((context, response, logprobs) for context, response, logprobs, _ in witness.calls)
@@ -94,7 +99,7 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(tmp_pat
                 process.send_signal(signal.SIGINT)
                 process.wait(30)
     spans = [span for sample in samples for span in trained_spans(sample)]
-    assert len(spans) > 1000 and max(len(trained_spans(sample)) for sample in samples) >= 5
+    assert len(spans) > 1000 and max(len(trained_spans(sample)) for sample in samples) >= longest
     exact = Counter(
         (context, response, tuple(np.float32(logprobs).tolist())) for context, response, logprobs in recorded.elements()
     )

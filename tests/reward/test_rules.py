@@ -9,8 +9,8 @@ import pytest
 from rlctl.config.serving import Reward
 from rlctl.reward.functions import Sample
 from rlctl.reward.parts import CONTAINED, RUN_PROGRAM, Code, Contained
-from rlctl.reward.sandbox.client import Sandbox
 from rlctl.reward.values import Failure, Value
+from rlctl.sandbox.client import Sandbox
 
 
 @pytest.fixture(scope="module")

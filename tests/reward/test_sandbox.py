@@ -10,11 +10,12 @@ import pytest
 
 from rlctl.errors import ConfigError
 from rlctl.reward.functions import Sample
-from rlctl.reward.sandbox import confine
-from rlctl.reward.sandbox.client import Sandbox
-from rlctl.reward.sandbox.protocol import Limits, Result
+from rlctl.sandbox import confine
+from rlctl.sandbox.client import Sandbox
+from rlctl.sandbox.protocol import Limits, Result
 
 MODULE = "tests.reward.misbehaved"
+STRUCT = "rlctl.reward.functions:Sample"
 SAMPLE = Sample(["four", "five5"])
 LIMITS = Limits(time_s=20.0, memory_mb=200, file_mb=2)
 SHORT = Limits(time_s=0.5, memory_mb=200)
@@ -23,16 +24,16 @@ ENDLESS = ("sleeps_forever", "spins")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    made = Sandbox([f"{MODULE}:fine"], workers=2)
+    made = Sandbox([f"{MODULE}:fine", STRUCT], workers=2)
     yield made
     made.close()
 
 
 def run(sandbox: Sandbox, name: str, **keywords: str) -> Result:
     result = sandbox.call(
-        f"{MODULE}:{name}", SAMPLE, limits=SHORT if name in ENDLESS else LIMITS, sample=True, **keywords
+        f"{MODULE}:{name}", SAMPLE, limits=SHORT if name in ENDLESS else LIMITS, argument=STRUCT, **keywords
     )
-    again = sandbox.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, sample=True)
+    again = sandbox.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, argument=STRUCT)
     assert again == Result("value", 5.0), "the next call is not touched"
     return result
 
@@ -114,7 +115,7 @@ def test_modes_of_files_stay_as_they_are(sandbox: Sandbox, tmp_path: Path) -> No
 
 def test_its_folder_is_gone_afterwards(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    own = Sandbox([f"{MODULE}:fine"], workers=1)
+    own = Sandbox([f"{MODULE}:fine", STRUCT], workers=1)
     try:
         run(own, "writes_in_its_folder")
         run(own, "sleeps_forever")
@@ -124,14 +125,14 @@ def test_its_folder_is_gone_afterwards(sandbox: Sandbox, tmp_path: Path, monkeyp
 
 
 def test_a_keeper_that_was_killed_is_replaced() -> None:
-    own = Sandbox([f"{MODULE}:fine"], workers=1)
+    own = Sandbox([f"{MODULE}:fine", STRUCT], workers=1)
     try:
         (keeper,) = psutil.Process().children()[-1:]
         keeper.kill()
         keeper.wait()
-        first = own.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, sample=True)
+        first = own.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, argument=STRUCT)
         assert first.outcome == "crash"
-        assert own.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, sample=True).value == 5.0
+        assert own.call(f"{MODULE}:fine", SAMPLE, limits=LIMITS, argument=STRUCT).value == 5.0
     finally:
         own.close()
 
@@ -140,9 +141,9 @@ def test_nothing_is_left_running_after_the_owner_has_gone() -> None:
     reading, writing = os.pipe()
     owner = os.fork()
     if not owner:
-        own = Sandbox([f"{MODULE}:fine"], workers=1)
+        own = Sandbox([f"{MODULE}:fine", STRUCT], workers=1)
         os.write(writing, str(psutil.Process().children()[0].pid).encode())
-        own.call(f"{MODULE}:sleeps_forever", SAMPLE, limits=Limits(time_s=60), sample=True)
+        own.call(f"{MODULE}:sleeps_forever", SAMPLE, limits=Limits(time_s=60), argument=STRUCT)
         os._exit(0)
     keeper = psutil.Process(int(os.read(reading, 20)))
     deadline = time.monotonic() + 10

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,6 +26,16 @@ class Call:
     """What a program outside is told about its task."""
     recorded: bool = True
     """The address is our gateway's, which wants to know the end of the episode."""
+
+
+class Agent(Protocol):
+    """Plays the episodes of one [[env]], many at a time."""
+
+    async def play(self, client: Client, call: Call) -> Facts:
+        """One episode to its end, told to the gateway; a failure is data (Facts.error)."""
+
+    async def close(self) -> None:
+        """End what it started."""
 
 
 async def report(client: Client, call: Call, facts: Facts) -> Facts:

@@ -1,14 +1,17 @@
-"""Which agent plays an [[env]]: its program, if it names one, else the built-in agent."""
+"""Which agent plays an [[env]]: its program, a class of anybody's, the built-in one with tools or without."""
 
-from rlctl.agents import command, environment
-from rlctl.agents.call import Call
-from rlctl.agents.client import Client
+from rlctl.agents.call import Agent
+from rlctl.agents.command import Program
+from rlctl.agents.environment import Chat
+from rlctl.agents.flow import Flow
+from rlctl.agents.tooluse import ToolUser
 from rlctl.config.serving import Env
-from rlctl.wire.samples import Facts
 
 
-async def play(env: Env, client: Client, call: Call) -> Facts:
-    """Run one episode to its end; a failure is data (Facts.error)."""
+def agent(env: Env) -> Agent:
+    """ConfigError where the class cannot be had; tools are made when the first episode needs them."""
     if env.command:
-        return await command.play(client, call, env.command)
-    return await environment.play(client, call)
+        return Program(env.command)
+    if env.agent:
+        return Flow(env)
+    return ToolUser(env) if env.tools else Chat(env)

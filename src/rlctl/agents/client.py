@@ -1,7 +1,7 @@
 """A lean OpenAI chat client for the built-in agents: one HTTP session, retries by cause, errors as one type."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,8 +34,21 @@ class _Errors(msgspec.Struct, frozen=True):
     error: _Error = _Error()
 
 
+class Function(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str = ""
+    """JSON, as the model wrote it."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    id: str
+    function: Function
+    type: str = "function"
+
+
 class Message(msgspec.Struct, frozen=True):
     content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -51,6 +64,10 @@ class Reply(msgspec.Struct, frozen=True):
     @property
     def text(self) -> str:
         return self.choices[0].message.content or ""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self.choices[0].message.tool_calls or []
 
     @property
     def finish_reason(self) -> str:
@@ -87,7 +104,7 @@ class Client:
     ) -> None:
         await self._http.close()
 
-    async def chat(self, base_url: str, messages: list[dict[str, str]], sampling: dict[str, Any]) -> Reply:
+    async def chat(self, base_url: str, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any]) -> Reply:
         """One chat completion; CallFailed when it cannot be had."""
         body = await self._post(f"{base_url}/chat/completions", {**self._fields, "messages": messages, **sampling})
         try:

@@ -38,6 +38,19 @@ class Result(msgspec.Struct, frozen=True):
     extra: dict[str, float] = {}
 
 
+class Program:
+    """Plays with one program."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    async def play(self, client: Client, call: Call) -> Facts:
+        return await play(client, call, self._command)
+
+    async def close(self) -> None:
+        """Every program ended with its episode."""
+
+
 async def play(client: Client, call: Call, command: list[str]) -> Facts:
     """Run `command` to its end, judge, and report to the gateway; a failure is data (Facts.error)."""
     try:

@@ -39,6 +39,12 @@ class Monitor(Section):
     """No training step for this long ends the run with exit code 4."""
     print_every_s: Seconds = 10.0
     """Progress line when the output is not a terminal."""
+    pictures: NonNegative = 4
+    """Episodes of every evaluation, and of a training group, that are kept as pictures (`pictures/`). 0: none."""
+    pictures_every: NonNegative = 20
+    """The first training group of every so many batches is kept as pictures. 0: only evaluations."""
+    report_every_s: Seconds = 60.0
+    """Between two versions of report.html while the run goes on."""
     peak_tflops: float = Field(default=0.0, ge=0)
     """What all devices of the trainer can do, in 10^12 operations per second: metrics then have `mfu`."""
     mismatch_alarm: float = Field(default=0.0, ge=0)

@@ -181,8 +181,17 @@ class Env(Section):
     """Share in the mix."""
     command: list[str] = []
     """Program that plays each episode, in any language (see rlctl.agents.command); empty: the built-in agent."""
+    agent: str = ""
+    """module:Class that plays the episodes in the rollout process (see rlctl.agents.flow); empty: the built-in one."""
+    tools: list[str] = []
+    """What the built-in agent lets the model call before an answer: calculator, python (in a sandbox), search:PATH,
+    mcp:COMMAND (an MCP server over stdio), module:function."""
+    max_tool_calls: Positive = 8
+    """Of one turn; past it, what the model says is its answer."""
+    tool_timeout_s: Seconds = 10.0
+    """Of one tool call."""
     max_turns: Positive = 10
-    """Model calls per episode."""
+    """Answers per episode."""
     max_actions: Positive = 10
     """Actions per episode."""
     actions_per_turn: Positive = 1
@@ -191,6 +200,10 @@ class Env(Section):
     """Between several actions of one answer."""
     style: Literal["compact", "full"] = "full"
     """full: rules, legend and format in the prompt (as RAGEN); compact: the bare state, for tiny models."""
+    context: Literal["full", "last", "summary"] = "full"
+    """What the built-in agent sends with a call: the whole conversation; its last `context_turns` answered turns; or
+    a summary that the model writes every `context_turns` turns, and what came since. The last two fork trajectories."""
+    context_turns: Positive = 4
     think: bool = False
     """Ask for <think>...</think> before <answer>...</answer>."""
     format_penalty: float = 0.0
@@ -204,7 +217,14 @@ class Env(Section):
     def _own_keys(self) -> "Env":
         if self.name in WORLDS:
             WORLDS[self.name].model_validate(self.options)
-        elif ":" not in self.name:
+        chosen = [name for name in ("command", "agent", "tools") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ValueError(f"{' and '.join(chosen)}: one of them plays the episodes, not both")
+        if chosen and self.context != "full":
+            raise ValueError(f"context = {self.context!r} is for the built-in agent without tools, not for {chosen[0]}")
+        if self.agent and ":" not in self.agent:
+            raise ValueError(f"agent = {self.agent!r}: expected module:Class")
+        if self.name not in WORLDS and ":" not in self.name:
             raise ValueError(f"name = {self.name!r} is no environment; there are: {', '.join(WORLDS)}, module:Class")
         return self
 

@@ -85,10 +85,15 @@ class Expert(Protocol):
 class Play(Protocol):
     """One running episode as a conversation; a state machine without input or output."""
 
-    messages: list[Message]
-    """The conversation so far: what the next model call is sent."""
-    done: bool
-    success: bool
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far: what the next model call is sent."""
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def success(self) -> bool: ...
 
     def feed(self, answer: str) -> bool:
         """Take the assistant's answer to `messages`; True when the episode is over."""

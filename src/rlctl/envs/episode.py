@@ -6,6 +6,8 @@ An answer that cannot be read costs a turn and moves nothing. The environment's 
 penalty, which `facts().extra["format_penalty"]` holds for whoever computes the training reward.
 """
 
+from collections.abc import Callable
+
 from rlctl.config.serving import Env
 from rlctl.envs import text
 from rlctl.envs.base import Instance, Player
@@ -28,6 +30,8 @@ class Episode:
         """Actions so far."""
         self.dropped = 0
         """Actions that were named and not played."""
+        self.watch: Callable[[str, float, str], None] | None = None
+        """Told every action, its reward and the board after it: for pictures."""
         self._names = family.actions
         self.messages = text.first_messages(env, family, self.world.render(), env.max_actions)
         """The conversation so far: what the next model call is sent."""
@@ -83,6 +87,8 @@ class Episode:
             outcome = self.world.step(action)
             self.played += 1
             reward += outcome.reward
+            if self.watch:
+                self.watch(self._names[action], outcome.reward, self.world.render())
             if outcome.done:
                 self.done, self.success = True, outcome.success
                 self.dropped += len(actions) - number - 1

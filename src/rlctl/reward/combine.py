@@ -15,9 +15,9 @@ from rlctl.errors import ConfigError
 from rlctl.reward.cache import Cache, Cached, version
 from rlctl.reward.functions import FUNCTIONS, Sample
 from rlctl.reward.judging import Disrm, Genrm
-from rlctl.reward.parts import CONTAINED, RUN_PROGRAM, Code, Contained, Plain
-from rlctl.reward.sandbox.client import Sandbox
+from rlctl.reward.parts import CONTAINED, RUN_PROGRAM, SAMPLE, Code, Contained, Plain
 from rlctl.reward.values import Failure, Part, Value
+from rlctl.sandbox.client import Sandbox
 from rlctl.wire.samples import Score
 
 PENALTY = "format_penalty"
@@ -63,7 +63,7 @@ def build(config: Config, cache_file: Path | None = None) -> Reward:
     if targets:
         workers = max(one.workers for one in config.reward.values())
         try:
-            sandbox = Sandbox(targets, workers)
+            sandbox = Sandbox([*targets, SAMPLE], workers)
         except ConfigError as error:
             wrong = next((n for n, one in config.reward.items() if repr(one.fn) in str(error)), "")
             raise ConfigError(f"reward.{wrong}.fn = {error}") from error

@@ -8,13 +8,15 @@ from typing import Any
 from rlctl.config.serving import Reward
 from rlctl.reward.functions import WITHOUT_TEXT, RewardFunction, Sample
 from rlctl.reward.program import extracted, verdicts
-from rlctl.reward.sandbox.client import Sandbox
-from rlctl.reward.sandbox.protocol import Limits, Result
 from rlctl.reward.values import Failure, Value, checked
+from rlctl.sandbox.client import Sandbox
+from rlctl.sandbox.protocol import Limits, Result
 
 CONTAINED = {name: f"rlctl.reward.rules:{name}" for name in ("regex", "math", "json_schema")}
 """Built-in functions that run in the sandbox."""
 RUN_PROGRAM = "rlctl.reward.program:run"
+SAMPLE = "rlctl.reward.functions:Sample"
+"""What functions in the sandbox are called with."""
 WITHOUT_ANSWER = ("timeout", "memory", "crash")
 """An answer that a built-in check cannot digest is a wrong answer, not a failed sample."""
 
@@ -61,7 +63,7 @@ class Contained:
         return list(self._threads.map(self._value, samples))
 
     def _value(self, sample: Sample) -> Value:
-        result = self._sandbox.call(self._target, sample, limits=self._limits, sample=True, **self._args)
+        result = self._sandbox.call(self._target, sample, limits=self._limits, argument=SAMPLE, **self._args)
         value: Value = Failure(result.outcome, result.text)
         if result.outcome == "value":
             value = checked(result.value, len(sample.responses))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from rlctl.reward.functions import ScoringError
-from rlctl.reward.sandbox.protocol import Result
+from rlctl.sandbox.protocol import Result
 
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
 

@@ -31,8 +31,8 @@ from rlctl.config.root import Config
 from rlctl.errors import RlctlError
 from rlctl.reward.combine import Reward, build
 from rlctl.reward.functions import Sample
-from rlctl.reward.sandbox import confine
 from rlctl.reward.text import Decoder, load_decoder
+from rlctl.sandbox import confine
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.phases import Phases

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlctl.agents.choose import play
 from rlctl.agents.client import Client
 from rlctl.config import Config
 from rlctl.config.serving import Eval
 from rlctl.envs.base import Instance, Rate, horizon
 from rlctl.errors import RlctlError
+from rlctl.rollout.album import Album, Page
 from rlctl.rollout.instances import World
 from rlctl.wire.messages import Evaluate, GetStatistics, OpenGroup
 from rlctl.wire.samples import VAL, EvalResult, Facts
@@ -37,6 +37,7 @@ class Evaluator:
         self._worlds = worlds
         self._client = client
         self._pool = pool
+        self._album = Album(config)
         self._limits: dict[tuple[str, str, int], Limits] = {}
 
     async def run(self, request: Evaluate) -> list[EvalResult]:
@@ -55,8 +56,12 @@ class Evaluator:
         started = time.monotonic()
         gate = asyncio.Semaphore(self._config.rollout.concurrency)
         key = uuid.uuid4().hex[:12]
+        series = one.name if request.split == "val" else f"{one.name}/{request.split}"
         facts = await asyncio.gather(
-            *(self._episode(world, task, i, temperature, gate, key) for i, task in enumerate(tasks))
+            *(
+                self._episode(world, task, temperature, gate, Page(series, request.step, i, f"val-{key}-{i}"))
+                for i, task in enumerate(tasks)
+            )
         )
         errors = [fact.error for fact in facts if fact.error]
         if len(errors) == episodes:
@@ -66,7 +71,7 @@ class Evaluator:
         return EvalResult(
             step=request.step,
             env=world.tag,
-            name=one.name if request.split == "val" else f"{one.name}/{request.split}",
+            name=series,
             temperature=temperature,
             episodes=episodes,
             failed=len(errors),
@@ -82,9 +87,9 @@ class Evaluator:
         )
 
     async def _episode(
-        self, world: World, instance: Instance, index: int, temperature: float, gate: asyncio.Semaphore, key: str
+        self, world: World, instance: Instance, temperature: float, gate: asyncio.Semaphore, page: Page
     ) -> Facts:
-        uid, prompt = f"val-{key}-{index}", f"val-{key}-{index}"
+        uid = prompt = page.uid
         rollout = self._config.rollout
         async with gate:
             opened = OpenGroup(prompt, [uid], VAL, world.tag, world.family.task(instance))
@@ -93,8 +98,8 @@ class Evaluator:
             if temperature:
                 sampling["top_p"] = rollout.top_p
             base_url = f"{self._config.gateway_url}/{uid}/{prompt}/v1"
-            call = world.call(base_url, instance, index, sampling, rollout.timeout_s)
-            return await play(world.env, self._client, call)
+            call = world.call(base_url, instance, page.number, sampling, rollout.timeout_s)
+            return await self._album.play(world, self._client, call, instance, page)
 
     async def _compared_to(self, world: World, split: str, tasks: Sequence[Instance]) -> Limits:
         key = (world.tag, split, len(tasks))

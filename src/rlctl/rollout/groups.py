@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from rlctl.agents.choose import play
 from rlctl.agents.client import Client
 from rlctl.config import Config
+from rlctl.rollout.album import Album
 from rlctl.rollout.instances import Task
 from rlctl.rollout.tally import Tally
 from rlctl.wire.messages import Busy, GetStatistics, OpenGroup
@@ -27,6 +27,7 @@ class Groups:
         self._client = client
         self._pool = pool
         self._tally = tally
+        self._album = Album(config)
         self._gate = asyncio.Semaphore(config.rollout.concurrency)
         self._greedy_first = config.algo.advantage == "remax"
         """The first episode of a group is greedy: the others' baseline."""
@@ -78,7 +79,8 @@ class Groups:
             base_url = f"{self._config.gateway_url}/{uid}/{prompt_uid}/v1"
             sampling = self._sampling if number or not self._greedy_first else {**self._sampling, "temperature": 0.0}
             call = task.world.call(base_url, task.instance, number, sampling, self._config.rollout.timeout_s)
-            facts = await play(task.world.env, self._client, call)
+            page = self._album.training_page(task, number, uid)
+            facts = await self._album.play(task.world, self._client, call, task.instance, page)
             self._tally.finished(task.world.tag, facts)
             if facts.error:
                 log.warning("episode %s failed: %s", uid, facts.error)

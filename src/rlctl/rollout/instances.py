@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlctl.agents.call import Call
+from rlctl.agents.call import Agent, Call
+from rlctl.agents.choose import agent
 from rlctl.config import Config
 from rlctl.config.serving import Env
 from rlctl.envs import family, instances
@@ -23,6 +24,7 @@ class World:
 
     env: Env
     family: Family
+    agent: Agent
 
     @property
     def tag(self) -> str:
@@ -62,11 +64,15 @@ class Task:
 
 def worlds(config: Config) -> dict[str, World]:
     """The environments of a run by tag."""
-    made = [World(env, family(env)) for env in config.env]
-    for world in made:
-        for problem in getattr(world.family, "problems", ()):
-            log.warning("%s: left out: %s", world.tag, problem)
-    return {world.tag: world for world in made}
+    made = [world(env) for env in config.env]
+    for one in made:
+        for problem in getattr(one.family, "problems", ()):
+            log.warning("%s: left out: %s", one.tag, problem)
+    return {one.tag: one for one in made}
+
+
+def world(env: Env) -> World:
+    return World(env, family(env), agent(env))
 
 
 def stream(config: Config, made: dict[str, World], skip: int = 0) -> Iterator[Task]:

@@ -14,15 +14,13 @@ from typing import Any
 
 import msgspec
 
-from rlctl.agents.choose import play
 from rlctl.agents.client import GATEWAY_FIELDS, Client
 from rlctl.config import Config
 from rlctl.config.serving import Env
 from rlctl.envs.base import Instance
-from rlctl.envs.lookup import family
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.rollout.evaluate import limits_of
-from rlctl.rollout.instances import World
+from rlctl.rollout.instances import World, world
 from rlctl.rollout.score import Played, result
 from rlctl.telemetry import logs
 from rlctl.telemetry.process import announce
@@ -86,12 +84,12 @@ def main(config: Config) -> None:
 
 async def run(config: Config, order: Order, folder: Path) -> None:
     """Play what is missing, then write results.json."""
-    worlds = [World(env, family(env)) for env in (Env.model_validate(table) for table in order.envs)]
+    worlds = [world(Env.model_validate(table)) for table in order.envs]
     key = os.environ.get(order.api_key_env, "") if order.api_key_env else ""
     if order.api_key_env and not key:
         raise ConfigError(f"the environment variable {order.api_key_env} with the API key is empty")
     done = {(row.env, row.index, row.sample) for row in played(folder) if not row.error}
-    tasks = {world.tag: world.held_out(order.split, order.episodes) for world in worlds}
+    tasks = {one.tag: one.held_out(order.split, order.episodes) for one in worlds}
     fields = {"model": order.model} if order.base_url else GATEWAY_FIELDS
     key = key if order.base_url else config.gateway.admin_key()
     async with Client(config.rollout.timeout_s, config.rollout.retries, key, fields) as client:
@@ -99,15 +97,17 @@ async def run(config: Config, order: Order, folder: Path) -> None:
         try:
             await asyncio.gather(
                 *(
-                    player.play(world, index, sample, task)
-                    for world in worlds
-                    for index, task in enumerate(tasks[world.tag])
+                    player.play(one, index, sample, task)
+                    for one in worlds
+                    for index, task in enumerate(tasks[one.tag])
                     for sample in range(order.samples)
-                    if (world.tag, index, sample) not in done
+                    if (one.tag, index, sample) not in done
                 )
             )
         finally:
             player.close()
+            for one in worlds:
+                await one.agent.close()
     _finish(order, worlds, tasks, folder)
 
 
@@ -133,7 +133,7 @@ class _Player:
             base_url = order.base_url.rstrip("/") or await self._open(world, instance)
             timeout_s = self._config.rollout.timeout_s
             call = world.call(base_url, instance, sample, sampling, timeout_s, recorded=self._pool is not None)
-            facts = await play(world.env, self._client, call)
+            facts = await world.agent.play(self._client, call)
         row = Played(
             world.tag,
             index,
@@ -166,9 +166,9 @@ def _finish(order: Order, worlds: list[World], tasks: dict[str, list[Instance]],
     if len(errors) == len(rows):
         raise RlctlError(f"every episode failed, the first with: {errors[0]}")
     results = []
-    for world in worlds:
-        limits = limits_of(world, tasks[world.tag])
-        own = [row for row in rows if row.env == world.tag]
-        results.append(result(world.tag, own, limits.floor, limits.ceiling))
+    for one in worlds:
+        limits = limits_of(one, tasks[one.tag])
+        own = [row for row in rows if row.env == one.tag]
+        results.append(result(one.tag, own, limits.floor, limits.ceiling))
     whole = {"model": order.model, "temperature": order.temperature, "split": order.split, "results": results}
     (folder / RESULTS).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """The rollout process.
 
 tasks (instances.stream) --OpenGroup--> pool            waits here while enough groups are in flight
-     group_size episodes --chat--> gateway --> engine   (agents.environment.play)
+     group_size episodes --chat--> gateway --> engine   (agents.choose)
      end of episode --complete_trajectory--> gateway --> pool
 
 trainer --Evaluate--> this process --> Evaluated        same agents, held-out instances, channel "val"
@@ -48,9 +48,9 @@ async def serve(config: Config) -> None:
     pool = Ask(config.pool_url)
     control = Answer(config.rollout.host, config.rollout.port)
     tally = Tally()
+    made = worlds(config)
     try:
         async with Client(config.rollout.timeout_s, config.rollout.retries, config.gateway.admin_key()) as client:
-            made = worlds(config)
             owner = f"rollout@{socket.gethostname()}"
             lost = await pool.ask(Abandon(owner))
             if lost.accepted:
@@ -64,6 +64,8 @@ async def serve(config: Config) -> None:
                 group.create_task(report(config, tally))
                 announce(config.run_dir, "rollout", control.url)
     finally:
+        for one in made.values():
+            await one.agent.close()
         control.close()
         pool.close()
 

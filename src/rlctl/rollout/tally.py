@@ -7,6 +7,13 @@ from typing import Any
 from rlctl.wire.samples import Facts
 
 
+def end_of(facts: Facts) -> str:
+    """How an episode ended, in a word or two: success, failed (and why), out of turns, actions or context, or lost."""
+    if facts.error:
+        return f"failed: {facts.error.partition(':')[0]}"
+    return "success" if facts.success else "truncated" if facts.truncated else "lost"
+
+
 class Tally:
     """Totals since the start, and means over the episodes since the last row."""
 
@@ -19,6 +26,7 @@ class Tally:
         self._totals[f"episodes.{env}"] += 1
         self._totals["turns"] += len(facts.turn_rewards)
         self._totals["failed"] += bool(facts.error)
+        self._totals[f"ends.{end_of(facts)}"] += 1
         self._recent.append(facts)
 
     def waited(self) -> None:

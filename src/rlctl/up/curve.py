@@ -32,7 +32,7 @@ def draw(run_dir: Path, evals: list[Row], title: str, path: Path) -> Path | None
     else:
         upper = lower = figure.subplots()
     _success(upper, evals, [row for row in rows if row.get("success") is not None])
-    upper.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     lower.set_xlabel("training step")
     for axes in {upper, lower}:
         axes.spines[["top", "right"]].set_visible(False)
@@ -71,7 +71,8 @@ def _success(axes: Any, evals: list[Row], rows: list[Row]) -> None:
     axes.set_ylim(-0.02, 1.06)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", fontsize=8.5, frameon=False)
+        # above the axes: inside, it would touch a curve or the line of optimal play sooner or later
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=3, fontsize=8.5, frameon=False, borderaxespad=0.1)
 
 
 def _limits(axes: Any, evals: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""The report at the end of a run: `summary.json`, a picture, and a page on the terminal."""
+"""The report of a run: `summary.json`, a picture, a page for browsers, and one on the terminal."""
 
 import importlib.util
 from pathlib import Path
@@ -7,15 +7,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rlctl.up import curve, summary
+from rlctl.up import comparison, curve, summary
+from rlctl.up.page import write
 from rlctl.up.progress import duration
 
 Json = dict[str, Any]
 
 
 def report(run_dir: Path) -> Json:
-    """Write `summary.json` and `report/curve.png` (where matplotlib is installed); returns the summary."""
+    """Write `summary.json`, `report.html` and `report/curve.png` (where matplotlib is); returns the summary."""
     written = summary.write(run_dir)
+    write.write(run_dir, written)
     if importlib.util.find_spec("matplotlib"):
         curve.draw(run_dir, written["eval"], title(written), run_dir / "report" / "curve.png")
     return written
@@ -45,29 +47,19 @@ def show(console: Console, run_dir: Path, written: Json) -> None:
         console.print(f"checkpoint     {written['checkpoint']}", highlight=False, soft_wrap=True)
     if (picture := run_dir / "report" / "curve.png").exists():
         console.print(f"curve          {picture}", highlight=False, soft_wrap=True)
+    if (page := run_dir / write.NAME).exists():
+        console.print(f"report         {page}", highlight=False, soft_wrap=True)
 
 
 def evaluations(rows: list[Json]) -> Table:
     """Before and after, with standard errors, between floor and ceiling."""
-    several = len({row["env"] for row in rows}) > 1
-    title = f"success on held-out instances, before and after {rows[-1]['step']} steps (change in points)"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None)
+    last = rows[-1]["step"]
+    after = f", before and after {last} steps (change in points)" if last > rows[0]["step"] else f" at step {last}"
+    table = Table(title=f"success on held-out instances{after}", title_justify="left", title_style="bold", box=None)
     for name in ("eval", "temp", "episodes", "floor", "before", "after", "change", "ceiling"):
         table.add_column(name, justify="left" if name == "eval" else "right", no_wrap=True)
-    for key in dict.fromkeys((row["env"], row["name"]) for row in rows):
-        series = [row for row in rows if (row["env"], row["name"]) == key]
-        first, last = series[0], series[-1]
-        change = 100 * (last["success_rate"] - first["success_rate"])
-        table.add_row(
-            "/".join(key) if several else key[1],
-            f"{first['temperature']:g}" if first["temperature"] else "greedy",
-            str(last["episodes"]),
-            _percent(last["floor"]),
-            f"{first['success_rate']:.1%} ± {first['success_se']:.1%}",
-            f"{last['success_rate']:.1%} ± {last['success_se']:.1%}",
-            f"{change:+.1f}" if len(series) > 1 else "",
-            _percent(last["ceiling"]),
-        )
+    for row in comparison.before_and_after(rows):
+        table.add_row(*row)
     return table
 
 
@@ -95,7 +87,3 @@ def rewards(found: Json) -> str:
     parts = ", ".join(f"{name} {part['mean']:.3g}" for name, part in found["parts"].items())
     errors = "".join(f"; {number} x {name}" for name, number in found["errors"].items())
     return f"rewards        mean of {found['scored']} scored: {parts}{errors}"
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"

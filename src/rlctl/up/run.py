@@ -20,8 +20,9 @@ from rich.text import Text
 from rlctl.config import Loaded
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import Metrics
-from rlctl.up import checks, devices, ports, summary
+from rlctl.up import checks, devices, ports, provenance, summary
 from rlctl.up.leash import GRACE_S
+from rlctl.up.page.write import write as write_page
 from rlctl.up.plan import Ports, ProcessSpec, plan
 from rlctl.up.processes import Launcher, secrets
 from rlctl.up.progress import progress
@@ -113,10 +114,12 @@ def _supervise(setup: Setup, console: Console) -> None:
     )
     assert leash.stdin is not None
     try:
+        page = Page(setup.run_dir, config.monitor.report_every_s)
         with Stops() as stops, progress(console, config.run.name, config.monitor.print_every_s) as shown:
 
             def watch(members: list[Member]) -> None:
                 account.take(members)
+                page.refresh()
                 shown.show(lambda: reader.read({m.spec.name: m.state for m in members}))
 
             limits = Limits(start_s=config.engine.start_timeout_s, watchdog_s=config.monitor.watchdog_s)
@@ -129,6 +132,19 @@ def _supervise(setup: Setup, console: Console) -> None:
     finally:
         leash.stdin.close()  # the leash ends whatever is left of this run, then itself
         leash.wait(timeout=GRACE_S + 5.0)
+
+
+class Page:
+    """Keeps `report.html` fresh while a run goes on."""
+
+    def __init__(self, run_dir: Path, every_s: float) -> None:
+        self._run_dir, self._every_s = run_dir, every_s
+        self._next = time.monotonic() + every_s
+
+    def refresh(self) -> None:
+        if time.monotonic() >= self._next:
+            write_page(self._run_dir, summary.summarize(self._run_dir))
+            self._next = time.monotonic() + self._every_s
 
 
 class Account:
@@ -203,6 +219,7 @@ def _claim(setup: Setup) -> None:
         raise ConfigError(f"{setup.run_dir} is running already; `rlctl stop {setup.run_dir}` ends it")
     checks.claim(setup.run_dir, setup.resume, where)
     (setup.run_dir / "resolved.toml").write_text(setup.loaded.toml(), encoding="utf-8")
+    provenance.note(setup.run_dir, setup.loaded)
 
 
 def _without_finished(specs: list[ProcessSpec], run_dir: Path) -> list[ProcessSpec]:

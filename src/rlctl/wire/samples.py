@@ -50,7 +50,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Sum of the environment's rewards."""
     success: bool = False
     turn_rewards: list[float] = []
-    """Environment reward per turn, aligned with `step_index`; may be empty."""
+    """Environment reward per model call, aligned with `step_index` (0 where it wrote a summary); may be empty."""
     format_errors: int = 0
     """Turns whose answer could not be read."""
     actions: int = 0

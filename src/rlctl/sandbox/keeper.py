@@ -4,7 +4,7 @@
                      |-- pipe closed, deadline, or reward process gone --> kill the child's group, remove its folder
     stdout <-Result--'
 
-Started as `python -m rlctl.reward.sandbox.keeper MODULE...`; single-threaded, so that forking is safe.
+Started as `python -m rlctl.sandbox.keeper MODULE...`; single-threaded, so that forking is safe.
 """
 
 import contextlib
@@ -22,12 +22,10 @@ from typing import Any
 
 import msgspec
 
-from rlctl.reward.functions import Sample
-from rlctl.reward.sandbox import confine, protocol
-from rlctl.reward.sandbox.protocol import Call, Result
+from rlctl.sandbox import confine, protocol
+from rlctl.sandbox.protocol import Call, Result
 
 decode_call = msgspec.msgpack.Decoder(Call).decode
-decode_sample = msgspec.msgpack.Decoder(Sample).decode
 decode_result = msgspec.msgpack.Decoder(Result).decode
 encode = msgspec.msgpack.Encoder().encode
 
@@ -48,19 +46,24 @@ def main() -> None:
 
 def imported(target: str) -> Result:
     """Whether `module:function` is there; `text` says why not."""
-    module, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        value = found(target)
     except (Exception, SystemExit) as error:  # whatever importing a user's module raises is the user's to read
         return Result("raised", text=f"{type(error).__name__}: {error}")
-    if not callable(found):
-        return Result("wrong_type", text=f"is {type(found).__name__}, not a function")
+    if not callable(value):
+        return Result("wrong_type", text=f"is {type(value).__name__}, not a function")
     return Result("value")
+
+
+def found(target: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def run(call: Call, stdin: int, means: list[str]) -> Result:
     """One call in a child of its own, in a folder of its own; both are gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="rlctl-reward-")).resolve()
+    folder = Path(tempfile.mkdtemp(prefix="rlctl-sandbox-")).resolve()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -154,10 +157,12 @@ def _child(call: Call, folder: Path, writing: int, means: list[str]) -> None:
 def _called(call: Call) -> Result:
     """The function's value or what it raised. Nothing a function does may get past here."""
     try:
-        module, _, attribute = call.target.partition(":")
-        function = getattr(importlib.import_module(module), attribute)
-        arguments = [decode_sample(call.payload)] if call.sample else msgspec.msgpack.decode(call.payload)
-        value = function(*arguments, **call.keywords)
+        arguments = (
+            [msgspec.msgpack.decode(call.payload, type=found(call.argument))]
+            if call.argument
+            else msgspec.msgpack.decode(call.payload)
+        )
+        value = found(call.target)(*arguments, **call.keywords)
         return Result("value", _plain(value))
     except MemoryError:
         return Result("memory", text=f"used more than {call.limits.memory_mb} MB")

@@ -1,4 +1,4 @@
-"""The reward process's side: a few keepers, each running one call at a time; safe to use from many threads."""
+"""The side of whoever calls: a few keepers, each running one call at a time; safe to use from many threads."""
 
 import os
 import queue
@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from rlctl.errors import ConfigError, RlctlError
-from rlctl.reward.sandbox import protocol
-from rlctl.reward.sandbox.protocol import Call, Limits, Result
+from rlctl.sandbox import protocol
+from rlctl.sandbox.protocol import Call, Limits, Result
 
 START_S = 60.0
 """For a keeper to import the functions."""
@@ -40,11 +40,11 @@ class Sandbox:
         self._free.put(keeper)
 
     def call(
-        self, target: str, *arguments: object, limits: Limits = Limits(), sample: bool = False, **keywords: Any
+        self, target: str, *arguments: object, limits: Limits = Limits(), argument: str = "", **keywords: Any
     ) -> Result:
-        """How the call ended. `sample`: the one argument is a Sample, and arrives as one."""
-        payload = encode(arguments[0] if sample else arguments)
-        message = encode(Call(target, payload, keywords, limits, sample))
+        """How the call ended. `argument`: module:Class of the one argument, a msgspec struct that arrives as one."""
+        payload = encode(arguments[0] if argument else arguments)
+        message = encode(Call(target, payload, keywords, limits, argument))
         keeper = self._take()
         try:
             return keeper.ask(message, limits.time_s + GRACE_S)
@@ -71,7 +71,7 @@ class _Keeper:
         self._start()
 
     def _start(self) -> None:
-        argv = [sys.executable, "-m", "rlctl.reward.sandbox.keeper", *self._targets]
+        argv = [sys.executable, "-m", "rlctl.sandbox.keeper", *self._targets]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdin and self._process.stdout
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()

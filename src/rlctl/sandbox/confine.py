@@ -13,8 +13,8 @@ import struct
 import sys
 from pathlib import Path
 
-from rlctl.reward.sandbox.filter import MACHINES, program
-from rlctl.reward.sandbox.protocol import Limits
+from rlctl.sandbox.filter import MACHINES, program
+from rlctl.sandbox.protocol import Limits
 
 NO_NEW_PRIVS, DEATH_SIGNAL, SECCOMP, FILTER, DUMPABLE = 38, 1, 22, 2, 4
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446

@@ -32,8 +32,8 @@ class Call(msgspec.Struct, frozen=True):
     """msgpack of the positional arguments: the function is called as `function(*arguments, **keywords)`."""
     keywords: dict[str, object] = {}
     limits: Limits = Limits()
-    sample: bool = False
-    """The first argument is a Sample."""
+    argument: str = ""
+    """module:Class of the one argument, a msgspec struct; empty: plain values."""
 
 
 class Result(msgspec.Struct, frozen=True):
