@@ -117,7 +117,8 @@ class EpisodeRoutes:
         self.calls.trajectories.open(uid, prompt_uid)
         self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
         host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
-        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}"
+        scheme = "https" if request.header(b"x-forwarded-proto") == "https" else "http"
+        url = f"{scheme}://{host}/{uid}/{prompt_uid}"
         begun = {"trajectory_uid": uid, "prompt_uid": prompt_uid}
         if key := self.keys.session(uid, prompt_uid):
             return answer({**begun, "base_url": f"{url}/{key}/v1", "api_key": key})

@@ -107,6 +107,7 @@ async def serve(config: Config, files: folder.ModelFiles, reward_url: str, liste
             log_config=None,
             log_level="warning",
             server_header=False,
+            proxy_headers=False,
             date_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
