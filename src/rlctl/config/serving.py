@@ -39,6 +39,8 @@ class Gateway(Section):
     host: str = "127.0.0.1"
     port: Port = 0
     """0: a free one."""
+    workers: Positive = 1
+    """Processes behind the one port; each trajectory stays with one of them. About one per core that is to spare."""
     prompt_length: NonNegative = 0
     """Longest prompt in tokens; longer is an error to the caller. 0: model.max_context - 1."""
     response_length: NonNegative = 0

@@ -192,15 +192,13 @@ class Client:
             connection.transport.abort()
         return None
 
-    def _head(
-        self, address: str, target: str, body: bytes | None, headers: Mapping[str, str], method: str
-    ) -> bytes:
+    def _head(self, address: str, target: str, body: bytes | None, headers: Mapping[str, str], method: str) -> bytes:
         method = method or ("GET" if body is None else "POST")
         start = self._heads.get((method, address, target))
         if start is None:
             url = urlsplit(address) if "://" in address else None
-            path, host = (url.path.rstrip("/"), url.netloc.rpartition("@")[2]) if url else ("", "localhost")
-            start = f"{method} {path}{target} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1")
+            path, host = (url.path.rstrip("/"), f"host: {url.netloc.rpartition('@')[2]}\r\n") if url else ("", "")
+            start = f"{method} {path}{target} HTTP/1.1\r\n{host}".encode("latin-1")
             if len(self._heads) < 1000:
                 self._heads[method, address, target] = start
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -225,7 +223,7 @@ async def _connected(address: str) -> Connection:
             url = urlsplit(address)
             tls = _tls() if url.scheme == "https" else None
             port = url.port or (443 if tls else 80)
-            return (await loop.create_connection(Connection, url.hostname, port, ssl=tls))[1]
+            return (await loop.create_connection(Connection, url.hostname or "", port, ssl=tls))[1]
     except TimeoutError:
         raise Unreachable(f"no connection within {CONNECT_S:g} s") from None
     except OSError as error:

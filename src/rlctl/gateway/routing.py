@@ -101,6 +101,14 @@ class Router:
         if all(engine.url != url.rstrip("/") for engine in self.engines):
             self.engines.append(Engine(url.rstrip("/"), up=False))
 
+    def become(self, urls: Collection[str]) -> None:
+        """Exactly these engines; nothing where `urls` is empty (nobody knew)."""
+        if urls:
+            for gone in [engine.url for engine in self.engines if engine.url not in urls]:
+                self.remove(gone)
+            for url in urls:
+                self.add(url)
+
     def remove(self, url: str) -> None:
         """No further calls to this engine; those in flight go on."""
         gone = [engine for engine in self.engines if engine.url == url.rstrip("/")]
