@@ -171,8 +171,8 @@ async def test_pipelined_requests_of_two_workers_are_told_to_use_two_connections
     async with workers(tmp_path) as stack:
         host, port = stack.client.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        for worker in (0, 1):
-            writer.write(f"GET /{uid_of(worker)}/p1/v1/models HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        asks = [f"GET /{uid_of(worker)}/p1/v1/models HTTP/1.1\r\nhost: x\r\n\r\n".encode() for worker in (0, 1)]
+        writer.write(b"".join(asks))
         answer = b""
         while b"misdirected_request" not in answer:
             answer += await asyncio.wait_for(reader.read(4096), 5)
@@ -199,7 +199,7 @@ async def test_white_box_routes_find_the_owner_in_the_body(tmp_path: Path) -> No
             for i in range(4)
         ]  # fmt: skip
         assert await client.post("/submit_steps", {"steps": steps}) == (200, {"accepted": 4, "duplicate": 0})
-        assert await client.post("/submit_steps", {"steps": steps[:1]})[0] == 409, "it has been completed"
+        assert (await client.post("/submit_steps", {"steps": steps[:1]}))[0] == 409, "it has been completed"
         assert {uid: end.num_steps for uid, end in stack.pool.ends.items()} == {
             uid_of(0, name="a"): 2,
             uid_of(1, name="b"): 2,
