@@ -8,15 +8,14 @@ client with a connection of its own moves once; one that shares a pool among tra
 """
 
 import asyncio
-import functools
 import os
 import socket
 import tempfile
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from rlctl.gateway.door import Door
 from rlctl.gateway.worker import Worker
 
 INLINE = 32768
@@ -24,7 +23,6 @@ INLINE = 32768
 LONGEST = 1024
 """Bytes in which a request must have named its trajectory."""
 BURST = 64
-Protocol = Callable[..., asyncio.Protocol]
 
 
 def named(data: bytes) -> str | None:
@@ -53,17 +51,14 @@ class Handover:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, deque[tuple[bytes, list[int]]]] = {}
         """What a full inbox does not take yet, by its descriptor."""
-        self._arriving: set[asyncio.Task[Any]] = set()
-        self.given = 0
-        self.taken = 0
 
     def elsewhere(self, uid: str) -> bool:
         return not self._worker.owns(uid)
 
-    def take(self, protocol: Protocol) -> None:
-        """Serve what other workers give, from now on; `protocol(first=bytes)` makes the protocol of a connection."""
+    def take(self, door: Door) -> None:
+        """Serve what other workers give, from now on."""
         inbox = self._worker.inboxes[self._worker.index][0]
-        self._loop.add_reader(inbox, self._drain, inbox, protocol)
+        self._loop.add_reader(inbox, self._drain, inbox, door)
 
     def give(self, uid: str, transport: Any, data: bytes) -> None:
         """The connection, with what has been read of it, to the worker that owns `uid`."""
@@ -76,7 +71,6 @@ class Handover:
                 file.flush()
                 descriptors.append(os.dup(file.fileno()))
             data = b""
-        self.given += 1
         outbox = self._worker.inboxes[self._worker.owner(uid)][1]
         waiting = self._waiting.setdefault(outbox.fileno(), deque())
         waiting.append((data, descriptors))
@@ -97,7 +91,7 @@ class Handover:
                 os.close(one)
         self._loop.remove_writer(outbox)
 
-    def _drain(self, inbox: socket.socket, protocol: Protocol) -> None:
+    def _drain(self, inbox: socket.socket, door: Door) -> None:
         for _ in range(BURST):
             try:
                 data, descriptors, _, _ = socket.recv_fds(inbox, INLINE, 2)
@@ -109,13 +103,7 @@ class Handover:
                     data = file.read()
             if not descriptors:
                 continue  # this process may open no more files: the kernel has closed the connection
-            connection = socket.socket(fileno=descriptors[0])
-            connection.setblocking(False)
-            self.taken += 1
-            factory = functools.partial(protocol, first=data)
-            task = self._loop.create_task(self._loop.connect_accepted_socket(factory, connection))
-            self._arriving.add(task)
-            task.add_done_callback(self._arriving.discard)
+            door.admit(socket.socket(fileno=descriptors[0]), data)
 
     def close(self) -> None:
         for inbox, outbox in self._worker.inboxes:

@@ -11,6 +11,7 @@ With gateway.workers above 1 this process only watches over that many which do a
 import asyncio
 import contextlib
 import functools
+import gc
 import logging
 import os
 import socket
@@ -26,6 +27,7 @@ from rlctl.gateway.app import App, write_rows
 from rlctl.gateway.calls import Calls, Counts
 from rlctl.gateway.codec import Codec
 from rlctl.gateway.dialects import Limits
+from rlctl.gateway.door import Door
 from rlctl.gateway.episode_routes import EpisodeRoutes
 from rlctl.gateway.guard import Guarded
 from rlctl.gateway.handover import Handover
@@ -57,6 +59,8 @@ def main(config: Config, tokenizer_path: str = "", reward_url: str = "") -> None
     listener = listen(config.gateway.host, config.gateway.port)
 
     def work(worker: Worker, reports: Reports | None) -> None:
+        gc.freeze()  # what was imported is never searched again
+        gc.set_threshold(10_000, 50, 50)
         with asyncio.Runner(loop_factory=_loop) as runner:
             serving = serve(config, files, reward_url, listener, worker, reports)
             runner.run(process.until_signal(serving, *([_orphaned(os.getppid())] if reports else [])))
@@ -154,7 +158,8 @@ async def serve(
             date_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
-        )
+        ),
+        [listener, worker.listener] if worker.listener else [listener],
     )
     rows = reports or Metrics(config.run_dir, "gateway")
     url = _url(config, listener)
@@ -170,7 +175,7 @@ async def serve(
             tasks.create_task(trajectories.sweep(SWEEP_EVERY_S))
             tasks.create_task(write_rows(calls, rows, ROW_EVERY_S))
             tasks.create_task(_announce(server, handover, serving))
-            await server.run_on([listener, worker.listener] if worker.listener else [listener])
+            await server.until_cancelled()
     finally:
         if handover:
             handover.close()
@@ -184,35 +189,41 @@ async def serve(
 async def _announce(server: "_Server", handover: Handover | None, serving: Callable[[], None]) -> None:
     await server.listening.wait()
     if handover:
-        handover.take(server.protocol)
+        handover.take(server.door)
     serving()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn inside our own signal handling: cancelling `run_on` is what stops it."""
+    """uvicorn inside our own signal handling (cancelling `run` is what stops it), with our own door."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, listeners: list[socket.socket]) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self.servers = []
+        self.door = Door(listeners, self._protocol)
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def protocol(self, first: bytes) -> asyncio.Protocol:
-        """For a connection that another worker gives."""
+    def _protocol(self, first: bytes) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
         protocol: asyncio.Protocol = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state, first=first
         )
         return protocol
 
-    async def run_on(self, listeners: list[socket.socket]) -> None:
-        serving = asyncio.create_task(self.serve(sockets=listeners))
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.door.open()
+        self.started = True
+        self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.door.close()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def until_cancelled(self) -> None:
+        serving = asyncio.create_task(self.serve())
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:
