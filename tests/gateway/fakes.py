@@ -50,6 +50,7 @@ class FakeEngine:
         self.die = 0
         """Calls to cut the connection of."""
         self.waiting = 0
+        self.kv = 0.0
         self.formats = False
         """Whether it can constrain its sampling."""
         self.cut = 0
@@ -76,7 +77,8 @@ class FakeEngine:
         return web.Response()
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n')
+        waiting = f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n'
+        return web.Response(text=waiting + f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv}\n')
 
     async def policy(self, request: web.Request) -> web.Response:
         if self.version is None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import aiohttp
 import psutil
-import pytest
 from conftest import Client, Stack
 from fakes import FakeEngine, FakePool
 from hypothesis import given
@@ -57,7 +56,7 @@ async def workers(path: Path, count: int = 2, *more: str) -> AsyncIterator[Runni
     )
     command = [sys.executable, "-m", "rlctl", "gateway", "--config", str(preset)]
     with (path / "gateway.log").open("wb") as log:
-        process = subprocess.Popen(command, stderr=log)
+        process = subprocess.Popen(command, stderr=log)  # noqa: ASYNC220  # returns at once
     announced = path / "components" / "gateway.json"
     try:
         for _ in range(600):

@@ -53,6 +53,8 @@ class Gateway(Section):
     """Steps kept in memory while the pool does not answer; beyond that new calls get a 503."""
     max_engine_waiting: Positive = 1024
     """New calls get a 429 while every engine has this many requests in its own queue."""
+    max_kv_usage: Fraction = 1.0
+    """New calls get a 429 while every engine uses more than this share of its KV cache. 1: never for that reason."""
     max_body_bytes: Positive = 16777216
     """Longest request body; longer is a 413."""
     body_timeout_s: Seconds = 60.0

@@ -42,6 +42,7 @@ class EngineNumbers(msgspec.Struct, kw_only=True):
     up: bool
     running: int
     waiting: int
+    kv: float
     sessions: int
     version: int
     failures: int
@@ -89,7 +90,7 @@ def summed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def merged(all_: Sequence[Numbers]) -> Numbers:
     """Sums over workers. What they only observe is not summed: an engine is up when all see it up, and its queue,
-    version and strikes are the highest that one of them saw."""
+    KV use, version and strikes are the highest that one of them saw."""
     if len(all_) == 1:
         return all_[0]
     requests: Counter[tuple[str, int]] = Counter()
@@ -114,6 +115,7 @@ def _both(one: EngineNumbers, other: EngineNumbers) -> EngineNumbers:
         sessions=one.sessions + other.sessions,
         failures=one.failures + other.failures,
         waiting=max(one.waiting, other.waiting),
+        kv=max(one.kv, other.kv),
         version=max(one.version, other.version),
         strikes=max(one.strikes, other.strikes),
     )

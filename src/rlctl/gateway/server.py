@@ -131,7 +131,7 @@ async def serve(
     settings = config.gateway
     ask = Ask(config.pool_url, retry_s=1.0)
     recorder = Recorder(ask, settings.max_waiting_steps)
-    upstream = Upstream(config.engine.urls, settings.timeout_s, settings.max_engine_waiting)
+    upstream = Upstream(config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage)
     trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
     calls = Calls(
         trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s

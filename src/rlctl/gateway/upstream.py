@@ -15,7 +15,7 @@ from rlctl.gateway import engine_api
 from rlctl.gateway.client import Broken, Client, Reply, Unreachable
 from rlctl.gateway.dialects import Sampled, Sampling
 from rlctl.gateway.faults import Fault, unsupported
-from rlctl.gateway.routing import Engine, Router
+from rlctl.gateway.routing import PRESSED, Engine, Router
 
 log = logging.getLogger(__name__)
 Tell = Callable[[engine_api.Part], None]
@@ -23,6 +23,9 @@ COMPLETIONS = "/v1/completions"
 HEALTH_EVERY_S = 2.0
 HEALTH_WITHIN_S = 5.0
 _QUEUE = re.compile(r"^(?:rlctl_engine_waiting|vllm:num_requests_waiting)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
+_KV = re.compile(
+    r"^(?:rlctl_engine_kv_usage|vllm:(?:kv|gpu)_cache_usage_perc)(?:\{[^}]*\})? ([0-9.e+-]+)$", re.MULTILINE
+)
 PAUSE_S = 0.2
 """Before an engine is tried a second time."""
 
@@ -46,11 +49,12 @@ class Completion:
 class Upstream:
     """The engines. One per process; needs a running event loop."""
 
-    def __init__(self, urls: list[str], timeout_s: float, most_waiting: int) -> None:
-        self.router = Router(urls)
+    def __init__(self, urls: list[str], timeout_s: float, most_waiting: int, most_kv: float = 1.0) -> None:
+        self.router = Router(urls, min(PRESSED, most_kv))
         self.retries = 0
         self._timeout_s = timeout_s
         self._most_waiting = most_waiting
+        self._most_kv = most_kv
         self._client = Client()
 
     async def complete(
@@ -61,9 +65,8 @@ class Upstream:
         With `tell` the engine streams. Once something was told, another engine's answer would not continue it: the call
         then fails with its engine.
         """
-        if self.router.full(time.monotonic(), self._most_waiting):
-            text = f"every engine has {self._most_waiting} requests or more in its queue"
-            raise Fault(429, text, "engines_full", retry_after_s=2)
+        if why := self.router.full(time.monotonic(), self._most_waiting, self._most_kv):
+            raise Fault(429, why, "engines_full", retry_after_s=2)
         body = engine_api.body(prompt, asked, stream=tell is not None)
         told = 0
 
@@ -151,7 +154,8 @@ class Upstream:
             if policy.status == 200:
                 engine.version = _decode_policy(policy.body).version
             metrics = await self._look(engine, "/metrics")
-            engine.waiting = _waiting(metrics.body.decode()) if metrics.status == 200 else 0
+            text = metrics.body.decode("utf-8", "replace") if metrics.status == 200 else ""
+            engine.waiting, engine.kv = _waiting(text), _kv_usage(text)
         except OSError as error:  # also TimeoutError
             self._down(engine, str(error) or type(error).__name__)
             return
@@ -192,6 +196,11 @@ def _waiting(metrics: str) -> int:
     """Length of an engine's own queue from its Prometheus text (ours, vLLM's); 0 where it does not say."""
     found = _QUEUE.findall(metrics)
     return int(sum(float(value) for value in found))
+
+
+def _kv_usage(metrics: str) -> float:
+    """Share of the KV cache in use, 0 to 1 (vLLM's name says percent and means this); the highest of several ranks."""
+    return max((float(value) for value in _KV.findall(metrics)), default=0.0)
 
 
 class _EngineError(msgspec.Struct):
