@@ -124,11 +124,11 @@ def test_kept_sessions_stay_within_the_budget_and_the_oldest_goes_first() -> Non
 def test_kv_usage_is_what_running_sequences_claim_and_kept_sessions_claim_nothing() -> None:
     running = generator(make(), max_running=2, cache_tokens=2048)
     assert running.kv_usage == 0
-    two = [sequence(np.arange(60) % VOCABULARY, f"s{i}", max_tokens=68) for i in range(2)]
+    two = [sequence(np.arange(60) % VOCABULARY, f"s{i}", max_tokens=36) for i in range(2)]
     for one in two:
         running.add(one)
     running.step()
-    assert running.kv_usage == 2 * (60 + 68) / 2048
+    assert running.kv_usage == 2 * (60 + 36) / 2048
     while running.busy:
         running.step()
     assert running.sessions.tokens > 0 and running.kv_usage == 0

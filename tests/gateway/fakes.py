@@ -42,6 +42,8 @@ class FakeEngine:
         """Texts to answer with, first come first served; then random ids."""
         self.calls: list[dict[str, Any]] = []
         """{"prompt", "responses", "logprobs", "versions", "session"} of every answer."""
+        self.headers: list[Any] = []
+        """Of every call."""
         self.delay_s = 0.0
         self.pause_s = 0.0
         """Between the chunks of a stream."""
@@ -87,6 +89,7 @@ class FakeEngine:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
+        self.headers.append(request.headers)
         await asyncio.sleep(self.delay_s)
         if self.die:
             self.die -= 1

@@ -61,6 +61,9 @@ class Gateway(Section):
     """A request whose body is not there after this is a 408."""
     access_log: bool = False
     """A row per request in metrics/access.jsonl: route, status, trajectory, milliseconds, bytes; no keys, no texts."""
+    otlp_endpoint: str = ""
+    """Where traces go, by OTLP over HTTP: http://HOST:4318 (needs the extra `otel`). Empty: as OpenTelemetry's own
+    variable OTEL_EXPORTER_OTLP_ENDPOINT says, none when it is not set."""
     admin_key_env: str = ""
     """Name of the environment variable that holds the admin key. With it every request needs a key: this one, or that
     of its trajectory, which init_trajectory gives. Required where `host` can be reached from other machines."""

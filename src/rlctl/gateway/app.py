@@ -29,6 +29,7 @@ from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, f
 from rlctl.gateway.keys import PREFIX, Keys
 from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.gateway.siblings import NUMBERS, Siblings, from_sibling
+from rlctl.gateway.tracing import Tracing
 from rlctl.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Rows(Protocol):
 
 
 Route = Callable[[Request], Awaitable[Response]]
+UNTRACED = {"/health", "/ready", "/metrics", NUMBERS}
+"""Asked every few seconds by machines."""
 
 
 class App:
@@ -56,11 +59,13 @@ class App:
         settings: Gateway,
         access: Metrics | None,
         siblings: Siblings,
+        tracing: Tracing | None = None,
     ) -> None:
         self.calls = calls
         self.keys = keys
         self.access = access
         self.siblings = siblings
+        self.tracing = tracing
         self.worker = siblings.worker
         self.max_body_bytes = settings.max_body_bytes
         self.body_timeout_s = settings.body_timeout_s
@@ -90,6 +95,15 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
+        if self.tracing is None or scope["path"] in UNTRACED:
+            await self._answer(scope, receive, send)
+            return
+        with self.tracing.request(scope) as span:
+            name, status, uid = await self._answer(scope, receive, send)
+            self.tracing.answered(span, scope["method"], name, status, uid)
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> tuple[str, int, str]:
+        """Answer it: (route, status, trajectory)."""
         started, uid, body = time.perf_counter(), "", b""
         name = "messages" if scope["path"].endswith(("/messages", "/count_tokens")) else "unknown"
         try:
@@ -115,6 +129,7 @@ class App:
                 bytes_out=len(response.body),
                 stream=response.events is not None,
             )
+        return name, response.status, uid
 
     def _find(self, scope: dict[str, Any]) -> tuple[str, Route, str, str]:
         """Name of the route, the route, trajectory and prompt of the path; Fault 404 or 405."""

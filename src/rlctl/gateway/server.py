@@ -36,6 +36,7 @@ from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.siblings import Siblings
 from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.tracing import configured
 from rlctl.gateway.trajectories import Trajectories
 from rlctl.gateway.upstream import Upstream
 from rlctl.gateway.worker import Worker
@@ -131,17 +132,19 @@ async def serve(
     settings = config.gateway
     ask = Ask(config.pool_url, retry_s=1.0)
     recorder = Recorder(ask, settings.max_waiting_steps)
-    upstream = Upstream(config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage)
-    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
-    calls = Calls(
-        trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s
+    tracing = configured(settings.otlp_endpoint)
+    upstream = Upstream(
+        config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage, tracing
     )
+    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
+    codec, counts = Codec(files.tokenizer_json), Counts()
+    calls = Calls(trajectories, upstream, recorder, codec, limits(config), counts, settings.timeout_s, tracing)
     template = ChatTemplate(files.chat_template, files.special_tokens)
     access = Metrics(config.run_dir, "access") if settings.access_log else None
     keys = Keys(settings.admin_key())
     siblings = Siblings(worker, settings.timeout_s)
     episodes = EpisodeRoutes(calls, keys, reward_url, siblings)
-    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access, siblings)
+    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access, siblings, tracing)
     handover = Handover(worker) if worker.count > 1 else None
     server = _Server(
         uvicorn.Config(
@@ -184,6 +187,8 @@ async def serve(
         if access:
             access.close()
         ask.close()
+        if tracing:
+            tracing.close()
 
 
 async def _announce(server: "_Server", handover: Handover | None, serving: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from rlctl.gateway.client import Broken, Client, Reply, Unreachable
 from rlctl.gateway.dialects import Sampled, Sampling
 from rlctl.gateway.faults import Fault, unsupported
 from rlctl.gateway.routing import PRESSED, Engine, Router
+from rlctl.gateway.tracing import Tracing
 
 log = logging.getLogger(__name__)
 Tell = Callable[[engine_api.Part], None]
@@ -49,12 +50,15 @@ class Completion:
 class Upstream:
     """The engines. One per process; needs a running event loop."""
 
-    def __init__(self, urls: list[str], timeout_s: float, most_waiting: int, most_kv: float = 1.0) -> None:
+    def __init__(
+        self, urls: list[str], timeout_s: float, most_waiting: int, most_kv: float = 1.0, tracing: Tracing | None = None
+    ) -> None:
         self.router = Router(urls, min(PRESSED, most_kv))
         self.retries = 0
         self._timeout_s = timeout_s
         self._most_waiting = most_waiting
         self._most_kv = most_kv
+        self._tracing = tracing
         self._client = Client()
 
     async def complete(
@@ -125,7 +129,11 @@ class Upstream:
         assembly = engine_api.Assembly(engine.url, count, tell) if tell else None
         hear = assembly.hear if assembly else None
         headers = {"x-session-id": uid}
-        reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+        if self._tracing is None:
+            reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+        else:
+            with self._tracing.engine(engine.url, headers):
+                reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
         if reply.status != 200:
             raise _relayed(engine, reply.status, reply.body, reply.header(b"retry-after"))
         if assembly is None:
