@@ -39,6 +39,9 @@ class Gateway(Section):
     host: str = "127.0.0.1"
     port: Port = 0
     """0: a free one."""
+    public_url: str = ""
+    """What base_urls of init_trajectory begin with, http://HOST:PORT; empty: the address the caller used. Needed where
+    several gateways share one address: a trajectory stays with the gateway that began it."""
     workers: Positive = 1
     """Processes behind the one port; each trajectory stays with one of them. About one per core that is to spare."""
     prompt_length: NonNegative = 0

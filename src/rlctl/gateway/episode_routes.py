@@ -105,9 +105,10 @@ _generate = msgspec.json.Decoder(Generate)
 class EpisodeRoutes:
     """The routes that are ours, not OpenAI's."""
 
-    def __init__(self, calls: Calls, keys: Keys, reward_url: str, siblings: Siblings) -> None:
+    def __init__(self, calls: Calls, keys: Keys, reward_url: str, siblings: Siblings, public_url: str = "") -> None:
         self.calls = calls
         self.keys = keys
+        self.public_url = public_url.rstrip("/")
         self.siblings = siblings
         self.worker = siblings.worker
         self.reward_url = reward_url.rstrip("/")
@@ -122,9 +123,7 @@ class EpisodeRoutes:
             return await self.siblings.pass_on(uid, request)
         self.calls.trajectories.open(uid, prompt_uid)
         self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
-        host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
-        scheme = "https" if request.header(b"x-forwarded-proto") == "https" else "http"
-        url = f"{scheme}://{host}/{uid}/{prompt_uid}"
+        url = f"{self.public_url or _called(request)}/{uid}/{prompt_uid}"
         begun = {"trajectory_uid": uid, "prompt_uid": prompt_uid}
         if key := self.keys.session(uid, prompt_uid):
             return answer({**begun, "base_url": f"{url}/{key}/v1", "api_key": key})
@@ -277,6 +276,12 @@ class EpisodeRoutes:
 def _check_ids(ids: list[int], vocabulary: int, where: str) -> None:
     if any(not 0 <= i < vocabulary for i in ids):
         raise bad(f"{where}: token ids must be from 0 to {vocabulary - 1}", where)
+
+
+def _called(request: Request) -> str:
+    """The address that the client used."""
+    host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
+    return f"{'https' if request.header(b'x-forwarded-proto') == 'https' else 'http'}://{host}"
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -143,7 +143,7 @@ async def serve(
     access = Metrics(config.run_dir, "access") if settings.access_log else None
     keys = Keys(settings.admin_key())
     siblings = Siblings(worker, settings.timeout_s)
-    episodes = EpisodeRoutes(calls, keys, reward_url, siblings)
+    episodes = EpisodeRoutes(calls, keys, reward_url, siblings, settings.public_url)
     app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access, siblings, tracing)
     handover = Handover(worker) if worker.count > 1 else None
     server = _Server(
