@@ -89,6 +89,8 @@ def test_new_trajectories_go_past_an_engine_whose_kv_cache_is_pressed() -> None:
     assert "queue" in router.full(0, 9, PRESSED)
     first.waiting = 8
     assert router.full(0, 9, PRESSED) == ""
+    first.up = other.up = False
+    assert router.full(0, 9, PRESSED) == "", "none is able: that is another error"
 
 
 async def test_calls_wait_outside_while_every_kv_cache_is_full(tmp_path: Path, monkeypatch) -> None:

@@ -98,16 +98,12 @@ class Router:
         """Why no engine takes a further call: all that are able have `most_waiting` requests in their own queue,
         or more than `most_kv` of their KV cache in use. '' when one takes it.
         """
-        queues, caches = True, False
-        for engine in self.engines:
-            if engine.able(now):
-                queued, pressed = engine.waiting >= most_waiting, engine.kv > most_kv
-                if not queued and not pressed:
-                    return ""
-                queues, caches = queues and queued, caches or pressed
-        if caches:
+        able = [engine for engine in self.engines if engine.able(now)]
+        if not able or any(engine.waiting < most_waiting and engine.kv <= most_kv for engine in able):
+            return ""
+        if any(engine.kv > most_kv for engine in able):
             return f"every engine has more than {most_kv:.0%} of its KV cache in use, or a full queue"
-        return f"every engine has {most_waiting} requests or more in its queue" if queues and self.engines else ""
+        return f"every engine has {most_waiting} requests or more in its queue"
 
     def forget(self, uid: str) -> None:
         """The trajectory is over, or moves."""
