@@ -251,6 +251,8 @@ async def test_workers_that_keep_dying_end_the_gateway_with_the_cause(tmp_path: 
 async def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
     async with workers(tmp_path) as stack:
         left = stack.workers
+        folders = {Path(one.laddr).parent for one in left[0].net_connections("unix") if one.laddr.endswith(".sock")}
         stack.process.kill()
         gone, alive = await asyncio.to_thread(psutil.wait_procs, left, 5)
         assert len(gone) == 2 and not alive
+        assert folders and not any(folder.exists() for folder in folders)

@@ -14,8 +14,10 @@ import functools
 import gc
 import logging
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -64,7 +66,7 @@ def main(config: Config, tokenizer_path: str = "", reward_url: str = "") -> None
         gc.set_threshold(10_000, 50, 50)
         with asyncio.Runner(loop_factory=_loop) as runner:
             serving = serve(config, files, reward_url, listener, worker, reports)
-            runner.run(process.until_signal(serving, *([_orphaned(os.getppid())] if reports else [])))
+            runner.run(process.until_signal(serving, *([_orphaned(os.getppid(), worker)] if reports else [])))
 
     if config.gateway.workers == 1:
         work(Worker(), None)
@@ -81,11 +83,12 @@ def _loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _orphaned(parent: int) -> None:
+async def _orphaned(parent: int, worker: Worker) -> None:
     """Returns when the parent is gone: nobody would end this worker."""
     while os.getppid() == parent:  # noqa: ASYNC110  # nothing tells it
         await asyncio.sleep(1.0)
     log.error("the parent process is gone")
+    shutil.rmtree(Path(worker.addresses[worker.index]).parent, ignore_errors=True)  # as the parent would have done
 
 
 def _url(config: Config, listener: socket.socket) -> str:
