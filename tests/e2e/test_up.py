@@ -33,6 +33,18 @@ def test_a_short_run_ends_with_exit_0_a_summary_that_adds_up_and_no_process(tmp_
     assert left_running(run_dir) == []
 
 
+def test_a_run_with_two_gateway_workers_adds_up_as_well(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    code, out, err = finish(start(run_dir, "--json", settings=(*SMALL, "gateway.workers=2")))
+    assert code == 0, err[-3000:]
+    samples = json.loads(out)["samples"]
+    assert samples["created"] == sum(number for name, number in samples.items() if name != "created")
+    last = rows(run_dir, "gateway")[-1]
+    assert last["workers"] == 2 and last["errors"] == last["failed"] == 0
+    assert last["acknowledged"] + last["refused"] == last["steps"] > 0
+    assert left_running(run_dir) == []
+
+
 def test_the_resolved_file_runs_again_as_it_is(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert finish(start(first))[0] == 0

@@ -121,6 +121,19 @@ def test_kept_sessions_stay_within_the_budget_and_the_oldest_goes_first() -> Non
     assert (old.reused, recent.reused) == (0, 79)
 
 
+def test_kv_usage_is_what_running_sequences_claim_and_kept_sessions_claim_nothing() -> None:
+    running = generator(make(), max_running=2, cache_tokens=2048)
+    assert running.kv_usage == 0
+    two = [sequence(np.arange(60) % VOCABULARY, f"s{i}", max_tokens=36) for i in range(2)]
+    for one in two:
+        running.add(one)
+    running.step()
+    assert running.kv_usage == 2 * (60 + 36) / 2048
+    while running.busy:
+        running.step()
+    assert running.sessions.tokens > 0 and running.kv_usage == 0
+
+
 def test_tokens_after_new_weights_come_from_them_with_the_whole_context_recomputed() -> None:
     before, after = make(seed=1), make(seed=2)
     running = generator(before)

@@ -42,6 +42,8 @@ class FakeEngine:
         """Texts to answer with, first come first served; then random ids."""
         self.calls: list[dict[str, Any]] = []
         """{"prompt", "responses", "logprobs", "versions", "session"} of every answer."""
+        self.headers: list[Any] = []
+        """Of every call."""
         self.delay_s = 0.0
         self.pause_s = 0.0
         """Between the chunks of a stream."""
@@ -50,6 +52,7 @@ class FakeEngine:
         self.die = 0
         """Calls to cut the connection of."""
         self.waiting = 0
+        self.kv = 0.0
         self.formats = False
         """Whether it can constrain its sampling."""
         self.cut = 0
@@ -76,7 +79,8 @@ class FakeEngine:
         return web.Response()
 
     async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(text=f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n')
+        waiting = f'vllm:num_requests_waiting{{engine="0"}} {self.waiting}.0\n'
+        return web.Response(text=waiting + f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv}\n')
 
     async def policy(self, request: web.Request) -> web.Response:
         if self.version is None:
@@ -85,6 +89,7 @@ class FakeEngine:
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         asked = await request.json()
+        self.headers.append(request.headers)
         await asyncio.sleep(self.delay_s)
         if self.die:
             self.die -= 1

@@ -152,3 +152,12 @@ async def test_raw_completions_take_text_and_ids_and_chain(stack: Stack) -> None
     _, second = await stack.client.post("/t1/p1/v1/completions", {"prompt": [more], "max_tokens": 4, "logprobs": 0})
     assert len(second["choices"][0]["logprobs"]["token_logprobs"]) == second["usage"]["completion_tokens"]
     assert unpack_ids(stack.pool.steps["t1"][1].prompt_ids).tolist() == [5]
+
+
+async def test_base_urls_begin_with_the_public_address_where_there_is_one(tmp_path: Path) -> None:
+    async with running(tmp_path, public_url="https://door.example:8443/") as stack:
+        _, begun = await stack.client.post("/init_trajectory", {"trajectory_uid": "t1", "prompt_uid": "p1"})
+        assert begun["base_url"] == "https://door.example:8443/t1/p1/v1"
+    async with running(tmp_path / "b") as stack:
+        _, begun = await stack.client.post("/init_trajectory", {}, headers={"x-forwarded-proto": "https"})
+        assert begun["base_url"].startswith(stack.client.url.replace("http://", "https://"))

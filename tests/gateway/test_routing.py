@@ -7,7 +7,7 @@ from conftest import Stack, running
 from fakes import FakeEngine
 from test_fidelity import check_fidelity, talk
 
-from rlctl.gateway.routing import OPEN_S, SLACK, STRIKES, Router
+from rlctl.gateway.routing import OPEN_S, PRESSED, SLACK, STRIKES, Router
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/t1/p1/v1/chat/completions"
@@ -69,6 +69,49 @@ async def test_full_engines_are_a_429_with_a_time_to_come_back(tmp_path: Path, m
         stack.engine.waiting = 4
         await asyncio.sleep(0.3)
         await stack.client.chat("t1", HELLO)
+
+
+def test_new_trajectories_go_past_an_engine_whose_kv_cache_is_pressed() -> None:
+    router = Router(["a", "b"])
+    first = router.choose("t0", "p", 0)
+    assert first is not None
+    first.kv = PRESSED + 0.01
+    other = router.choose("t1", "p", 0)
+    assert other is not first, "although a sibling is there"
+    assert router.choose("t0", "p", 0) is first, "its own cache is there"
+    assert other is not None
+    other.kv, other.running = PRESSED + 0.01, 1
+    assert router.choose("t2", "q", 0) is first, "both are: the load decides"
+    assert router.full(0, 9, 1.0) == "" and "KV cache" in router.full(0, 9, PRESSED)
+    other.kv, other.waiting = 0.0, 9
+    assert "KV cache" in router.full(0, 9, PRESSED), "one pressed, one with a full queue"
+    first.kv, first.waiting = 0.0, 9
+    assert "queue" in router.full(0, 9, PRESSED)
+    first.waiting = 8
+    assert router.full(0, 9, PRESSED) == ""
+    first.up = other.up = False
+    assert router.full(0, 9, PRESSED) == "", "none is able: that is another error"
+
+
+async def test_calls_wait_outside_while_every_kv_cache_is_full(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("rlctl.gateway.upstream.HEALTH_EVERY_S", 0.05)
+    async with running(tmp_path, engines=2, max_kv_usage=0.8) as stack:
+        stack.engines[0].kv = 0.95
+        await asyncio.sleep(0.3)
+        for number in range(6):
+            await stack.client.chat(f"t{number}", HELLO)
+        assert len(stack.engines[1].calls) == 6, "the pressed one gets nothing new"
+        stack.engines[1].kv = 0.85
+        await asyncio.sleep(0.3)
+        async with stack.client.http.post(f"{stack.client.url}{CHAT}", json={"messages": HELLO}) as response:
+            assert response.status == 429 and response.headers["Retry-After"] == "2"
+            assert "80% of its KV cache" in (await response.json())["error"]["message"]
+        stack.engines[0].kv = 1e-05
+        await asyncio.sleep(0.3)
+        await stack.client.chat("t9", HELLO)
+        assert len(stack.engines[0].calls) == 1
+        metrics = (await stack.client.get("/metrics"))[1]
+        assert f'rlctl_gateway_engine_kv{{engine="{stack.engines[1].url}"}} 0.85' in metrics
 
 
 async def test_an_engine_that_fails_its_calls_is_left_alone_for_a_while(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def test_phases_have_their_names_and_the_trainer_its_parts(run_dir: Path) -> Non
 def test_reward_parts_are_in_the_summary_and_on_the_page(run_dir: Path) -> None:
     parts = {"env": {"samples": 40, "mean": 0.41}, "judge": {"samples": 40, "mean": 6.5}}
     row = {"t": 2.0, "scored": 42, "parts": parts, "errors": {"reward.judge: no_score": 2}}
-    write(run_dir / "metrics" / "reward.jsonl", [{"t": 1.0, "scored": 0, "parts": {}, "errors": {}}, row])
+    rows = [{"t": 1.0, "scored": 0, "parts": {}, "errors": {}}, row]
+    (run_dir / "metrics" / "reward.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     found = summarize(run_dir)["rewards"]
     assert found == {"scored": 42, "parts": parts, "errors": {"reward.judge: no_score": 2}}
     assert report.rewards(found).endswith("mean of 42 scored: env 0.41, judge 6.5; 2 x reward.judge: no_score")

@@ -40,6 +40,11 @@ class Gateway(Section):
     host: str = "127.0.0.1"
     port: Port = 0
     """0: a free one."""
+    public_url: str = ""
+    """What base_urls of init_trajectory begin with, http://HOST:PORT; empty: the address the caller used. Needed where
+    several gateways share one address: a trajectory stays with the gateway that began it."""
+    workers: Positive = 1
+    """Processes behind the one port; each trajectory stays with one of them. About one per core that is to spare."""
     prompt_length: NonNegative = 0
     """Longest prompt in tokens; longer is an error to the caller. 0: model.max_context - 1."""
     response_length: NonNegative = 0
@@ -52,12 +57,17 @@ class Gateway(Section):
     """Steps kept in memory while the pool does not answer; beyond that new calls get a 503."""
     max_engine_waiting: Positive = 1024
     """New calls get a 429 while every engine has this many requests in its own queue."""
+    max_kv_usage: Fraction = 1.0
+    """New calls get a 429 while every engine uses more than this share of its KV cache. 1: never for that reason."""
     max_body_bytes: Positive = 16777216
     """Longest request body; longer is a 413."""
     body_timeout_s: Seconds = 60.0
     """A request whose body is not there after this is a 408."""
     access_log: bool = False
     """A row per request in metrics/access.jsonl: route, status, trajectory, milliseconds, bytes; no keys, no texts."""
+    otlp_endpoint: str = ""
+    """Where traces go, by OTLP over HTTP: http://HOST:4318 (needs the extra `otel`). Empty: as OpenTelemetry's own
+    variable OTEL_EXPORTER_OTLP_ENDPOINT says, none when it is not set."""
     admin_key_env: str = ""
     """Name of the environment variable that holds the admin key. With it every request needs a key: this one, or that
     of its trajectory, which init_trajectory gives. Required where `host` can be reached from other machines."""

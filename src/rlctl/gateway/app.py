@@ -5,6 +5,7 @@ POST /generate  /submit_steps  /compute_reward
 POST /engines  /feedback
                                                POST /{traj}/{prompt}/v1/chat/completions, completions, responses
 GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
+GET  /numbers (for sibling workers only)
                                                GET  /{traj}/{prompt}/v1/models
 
 A session key may stand below the prompt: /{traj}/{prompt}/sk-.../v1/...
@@ -15,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from rlctl.config.serving import Gateway
 from rlctl.errors import RlctlError
@@ -27,10 +28,23 @@ from rlctl.gateway.feedback import FeedbackRoute
 from rlctl.gateway.http import TEXT, Receive, Request, Response, Send, answer, failed, read_body, write
 from rlctl.gateway.keys import PREFIX, Keys
 from rlctl.gateway.model_routes import ModelRoutes
+from rlctl.gateway.siblings import NUMBERS, Siblings, from_sibling
+from rlctl.gateway.tracing import Tracing
 from rlctl.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+
+class Rows(Protocol):
+    """Where rows of numbers go: a file (Metrics), or the parent of several workers."""
+
+    def write(self, **values: Any) -> None: ...
+    def close(self) -> None: ...
+
+
 Route = Callable[[Request], Awaitable[Response]]
+UNTRACED = {"/health", "/ready", "/metrics", NUMBERS}
+"""Asked every few seconds by machines."""
 
 
 class App:
@@ -44,10 +58,15 @@ class App:
         keys: Keys,
         settings: Gateway,
         access: Metrics | None,
+        siblings: Siblings,
+        tracing: Tracing | None = None,
     ) -> None:
         self.calls = calls
         self.keys = keys
         self.access = access
+        self.siblings = siblings
+        self.tracing = tracing
+        self.worker = siblings.worker
         self.max_body_bytes = settings.max_body_bytes
         self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
@@ -60,6 +79,7 @@ class App:
             "/health": ("GET", self.health),
             "/ready": ("GET", self.ready),
             "/metrics": ("GET", self.metrics),
+            NUMBERS: ("GET", self.numbers),
         }
         self.based: dict[str, tuple[str, Route]] = {
             "chat/completions": ("POST", models.chat),
@@ -75,6 +95,15 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RlctlError(f"the gateway speaks HTTP, not {scope['type']}")
+        if self.tracing is None or scope["path"] in UNTRACED:
+            await self._answer(scope, receive, send)
+            return
+        with self.tracing.request(scope) as span:
+            name, status, uid = await self._answer(scope, receive, send)
+            self.tracing.answered(span, scope["method"], name, status, uid)
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> tuple[str, int, str]:
+        """Answer it: (route, status, trajectory)."""
         started, uid, body = time.perf_counter(), "", b""
         name = "messages" if scope["path"].endswith(("/messages", "/count_tokens")) else "unknown"
         try:
@@ -100,6 +129,7 @@ class App:
                 bytes_out=len(response.body),
                 stream=response.events is not None,
             )
+        return name, response.status, uid
 
     def _find(self, scope: dict[str, Any]) -> tuple[str, Route, str, str]:
         """Name of the route, the route, trajectory and prompt of the path; Fault 404 or 405."""
@@ -115,8 +145,12 @@ class App:
                 found = self.based.get(path)
         if found is None:
             raise Fault(404, f"no such path: {scope['path'][:200]}", "not_found")
-        if path != "/health":
+        if path == NUMBERS and not from_sibling(scope):
+            raise Fault(404, f"no such path: {path}", "not_found")
+        if path != "/health" and not from_sibling(scope):
             self.keys.check(scope["headers"], key, uid, prompt_uid)
+        if uid and not self.worker.owns(uid):  # only pipelining gets here: the connection could not move in between
+            raise Fault(421, f"trajectory {uid} is served on a connection of its own", "misdirected_request")
         method, route = found
         if scope["method"] != method:
             raise Fault(405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed")
@@ -132,6 +166,9 @@ class App:
             "pool": await self.calls.recorder.answers(),
             "engine": any(engine.serving for engine in self.calls.upstream.router.engines),
         }
+        if self.worker.count > 1 and not from_sibling(request.scope):
+            others = await self.siblings.each("/ready")
+            parts["workers"] = all(reply is not None and reply.status == 200 for reply in others)
         engines = [
             {"url": e.url, "up": e.serving, "policy_version": e.version} for e in self.calls.upstream.router.engines
         ]
@@ -139,10 +176,15 @@ class App:
         return answer({"ready": ready, **parts, "engines": engines}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(report.prometheus(self.calls), kind=TEXT)
+        others = await self.siblings.each(NUMBERS)
+        rows = [report.numbers(self.calls), *(report.decode(one.body) for one in others if one is not None)]
+        return Response(report.prometheus(report.merged(rows)), kind=TEXT)
+
+    async def numbers(self, request: Request) -> Response:
+        return answer(report.numbers(self.calls))
 
 
-async def write_rows(calls: Calls, metrics: Metrics, every_s: float) -> None:
+async def write_rows(calls: Calls, metrics: Rows, every_s: float) -> None:
     """A row every `every_s`, and one at the end."""
     started = time.monotonic()
     try:

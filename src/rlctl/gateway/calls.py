@@ -22,6 +22,7 @@ from rlctl.gateway.faults import Fault
 from rlctl.gateway.record import Recorder
 from rlctl.gateway.sessions import Prompt, Session
 from rlctl.gateway.template import Message
+from rlctl.gateway.tracing import Tracing
 from rlctl.gateway.trajectories import Live, Trajectories
 from rlctl.gateway.upstream import Completion, Upstream
 from rlctl.wire.samples import Step
@@ -89,6 +90,7 @@ class Calls:
         limits: Limits,
         counts: Counts,
         timeout_s: float,
+        tracing: Tracing | None = None,
     ) -> None:
         self.trajectories = trajectories
         self.upstream = upstream
@@ -97,6 +99,7 @@ class Calls:
         self.limits = limits
         self.counts = counts
         self.timeout_s = timeout_s
+        self.tracing = tracing
         self._background: set[asyncio.Task[None]] = set()
 
     def background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -236,7 +239,10 @@ class Calls:
     def _hand_over(self, live: Live, steps: list[Step]) -> asyncio.Future[None]:
         live.recorded += len(steps)
         self.counts.steps += len(steps)
-        return self.recorder.submit(steps)
+        acknowledged = self.recorder.submit(steps)
+        if self.tracing is not None:
+            self.tracing.submitted(steps, acknowledged)
+        return acknowledged
 
     def _text(self, one: Sampled, stops: list[str]) -> str:
         """The response's text without the end token: from the engine, or decoded here where control tokens are in it,

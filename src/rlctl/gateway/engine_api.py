@@ -1,6 +1,6 @@
 """The engines' POST /v1/completions (vLLM's face): what is sent, what comes back, the policy version of each token."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +76,9 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 class Assembly:
     """A streamed completion put together again."""
 
-    def __init__(self, url: str, count: int) -> None:
+    def __init__(self, url: str, count: int, tell: Callable[[Part], None]) -> None:
         self.url = url
+        self._tell = tell
         self.versions: str | None = None
         """As X-Policy-Versions; only the last chunk knows."""
         self.whole = False
@@ -85,15 +86,15 @@ class Assembly:
         self._buffer = b""
         self._sampled = [Sampled("", [], [], "", []) for _ in range(count)]
 
-    def feed(self, data: bytes) -> Iterator[Part]:
-        """Bytes as they arrive -> parts; WireError when they are something else."""
+    def hear(self, data: bytes) -> None:
+        """Bytes as they arrive -> parts told; WireError when they are something else."""
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             text = line.strip()
             if text == b"data: [DONE]":
                 self.whole = True
             elif text.startswith(b"data: "):
-                yield from self._parts(text[6:])
+                self._chunk(text[6:])
 
     def sampled(self) -> list[Sampled]:
         """The choices; WireError when the stream broke off."""
@@ -101,7 +102,7 @@ class Assembly:
             raise WireError(f"{self.url} ended its stream before the answer was whole")
         return [msgspec.structs.replace(one, top=one.top or None) for one in self._sampled]
 
-    def _parts(self, data: bytes) -> Iterator[Part]:
+    def _chunk(self, data: bytes) -> None:
         try:
             chunk = _decode_chunk(data)
         except msgspec.DecodeError as error:
@@ -110,7 +111,7 @@ class Assembly:
             raise WireError(f"{self.url} failed during the stream: {chunk.error}")
         self.versions = chunk.policy_versions or self.versions
         for choice in chunk.choices:
-            yield self._part(choice)
+            self._tell(self._part(choice))
 
     def _part(self, choice: _StreamChoice) -> Part:
         ids = choice.token_ids or []

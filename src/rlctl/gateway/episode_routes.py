@@ -3,7 +3,8 @@
 import asyncio
 import re
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from rlctl.gateway.dialects import Common, decode, fitted, sampling
 from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.http import Request, Response, answer
 from rlctl.gateway.keys import Keys
+from rlctl.gateway.siblings import Siblings, from_sibling
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.messages import CompleteTrajectory
 from rlctl.wire.samples import Facts, Step
@@ -103,21 +105,25 @@ _generate = msgspec.json.Decoder(Generate)
 class EpisodeRoutes:
     """The routes that are ours, not OpenAI's."""
 
-    def __init__(self, calls: Calls, keys: Keys, reward_url: str) -> None:
+    def __init__(self, calls: Calls, keys: Keys, reward_url: str, siblings: Siblings, public_url: str = "") -> None:
         self.calls = calls
         self.keys = keys
+        self.public_url = public_url.rstrip("/")
+        self.siblings = siblings
+        self.worker = siblings.worker
         self.reward_url = reward_url.rstrip("/")
 
     async def init(self, request: Request) -> Response:
         body: Init = request.json(Init)
-        uid, prompt_uid = body.trajectory_uid or uuid.uuid4().hex, body.prompt_uid or uuid.uuid4().hex
+        uid, prompt_uid = body.trajectory_uid or self.worker.new_uid(), body.prompt_uid or uuid.uuid4().hex
         for name, value in (("trajectory_uid", uid), ("prompt_uid", prompt_uid)):
             if not UID.fullmatch(value):
                 raise bad(f"{name} must be 1 to 128 letters, digits or ._:- and not begin with a sign", name)
+        if not self.worker.owns(uid):
+            return await self.siblings.pass_on(uid, request)
         self.calls.trajectories.open(uid, prompt_uid)
         self.calls.trajectories.register(uid, prompt_uid, body.channel, body.metadata)
-        host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
-        url = f"{request.scope['scheme']}://{host}/{uid}/{prompt_uid}"
+        url = f"{self.public_url or _called(request)}/{uid}/{prompt_uid}"
         begun = {"trajectory_uid": uid, "prompt_uid": prompt_uid}
         if key := self.keys.session(uid, prompt_uid):
             return answer({**begun, "base_url": f"{url}/{key}/v1", "api_key": key})
@@ -151,6 +157,8 @@ class EpisodeRoutes:
         """Token ids in, token ids out; nothing is recorded (see submit_steps)."""
         calls = self.calls
         body = decode(_generate, request.body)
+        if body.trajectory_uid and not self.worker.owns(body.trajectory_uid):
+            return await self.siblings.pass_on(body.trajectory_uid, request)  # its owner knows its engine
         if body.image_data or body.video_data:
             raise unsupported("image_data/video_data", "this model takes text")
         _check_ids(body.prompt_ids, calls.codec.vocabulary, "prompt_ids")
@@ -178,6 +186,8 @@ class EpisodeRoutes:
         channel = _query(request).get("channel", "")
         body: SubmitBody = request.json(SubmitBody)
         steps = [self._step(one, channel, f"steps[{i}]") for i, one in enumerate(body.steps)]
+        if not all(self.worker.owns(step.trajectory_uid) for step in steps):
+            return await self._submit_elsewhere(request, body.steps)
         self.calls.recorder.admit()
         by_uid: dict[str, list[Step]] = defaultdict(list)
         for step in steps:
@@ -197,6 +207,23 @@ class EpisodeRoutes:
             if one.is_last:
                 await self._end(one.trajectory_uid, CompleteTrajectory(one.trajectory_uid, 0, channel=channel))
         return answer({"accepted": len(fresh), "duplicate": len(steps) - len(fresh)})
+
+    async def _submit_elsewhere(self, request: Request, steps: list[StepPayload]) -> Response:
+        """Each owner gets its own steps; the first answer that is not good is the answer."""
+        by_owner: dict[int, list[StepPayload]] = defaultdict(list)
+        for step in steps:
+            by_owner[self.worker.owner(step.trajectory_uid)].append(step)
+        total: Counter[str] = Counter()
+        for owner, own in by_owner.items():
+            part = msgspec.json.encode(SubmitBody(own))
+            if owner == self.worker.index:
+                reply = await self.submit_steps(replace(request, body=part))
+            else:
+                reply = await self.siblings.pass_on(own[0].trajectory_uid, request, part)
+            if reply.status != 200:
+                return reply
+            total.update(msgspec.json.decode(reply.body, type=dict[str, int]))
+        return answer(total)
 
     def _step(self, one: StepPayload, channel: str, where: str) -> Step:
         if one.multi_modal_data or one.routed_experts:
@@ -232,6 +259,11 @@ class EpisodeRoutes:
             router.add(url)
         for url in body.remove:
             router.remove(url)
+        if not from_sibling(request.scope):
+            told = await self.siblings.each("/engines", request.body)
+            if not all(reply is not None and reply.status == 200 for reply in told):
+                text = "not every worker has heard of it; ask again"
+                raise Fault(503, text, "worker_away", retry_after_s=1)
         return answer({"engines": [{"url": one.url, "up": one.serving} for one in router.engines]})
 
     async def compute_reward(self, request: Request) -> Response:
@@ -244,6 +276,12 @@ class EpisodeRoutes:
 def _check_ids(ids: list[int], vocabulary: int, where: str) -> None:
     if any(not 0 <= i < vocabulary for i in ids):
         raise bad(f"{where}: token ids must be from 0 to {vocabulary - 1}", where)
+
+
+def _called(request: Request) -> str:
+    """The address that the client used."""
+    host = request.header(b"host") or "{}:{}".format(*request.scope["server"])
+    return f"{'https' if request.header(b'x-forwarded-proto') == 'https' else 'http'}://{host}"
 
 
 def _query(request: Request) -> dict[str, str]:

@@ -1,9 +1,14 @@
-"""The HTTP protocol with bounds on what a client may send before it has asked for anything: header bytes and time."""
+"""The HTTP protocol with bounds on what a client may send before it has asked for anything: header bytes and time.
+
+With several workers a connection whose next request names another worker's trajectory goes there (handover.py).
+"""
 
 import asyncio
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rlctl.gateway.handover import Handover, named
 
 MAX_HEADER_BYTES = 65536
 HEADERS_WITHIN_S = 20.0
@@ -15,16 +20,41 @@ class Guarded(HttpToolsProtocol):
     _head = 0
     """Bytes since the request began, while its headers are not complete; -1 after."""
     _late: asyncio.TimerHandle | None = None
+    _between = True
+    """Nothing of a next request has been parsed."""
+
+    def __init__(self, *args: Any, handover: Handover | None = None, first: bytes = b"", **kwargs: Any) -> None:
+        """`first`: what another worker has already read of this connection."""
+        super().__init__(*args, **kwargs)
+        self._handover = handover
+        self._held = first
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._wait()
+        if self._held:
+            first, self._held = self._held, b""
+            self.data_received(first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._handover is not None and self._between and (self.cycle is None or self.cycle.response_complete):
+            data = self._held + data
+            uid = named(data)
+            self._held = data if uid is None else b""
+            if uid is None:
+                if self._late is None:
+                    self._wait()
+                return
+            if uid and self._handover.elsewhere(uid):
+                self._stop_waiting()
+                self._unset_keepalive_if_required()
+                self._handover.give(uid, self.transport, data)
+                return
+            self._between = False
         if self._head >= 0:
             self._head += len(data)
         super().data_received(data)
@@ -35,6 +65,7 @@ class Guarded(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head = 0
+        self._between = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -44,6 +75,7 @@ class Guarded(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._head = 0
+        self._between = True
         super().on_message_complete()
 
     def _wait(self) -> None:

@@ -4,6 +4,7 @@
 2. the one that has its prompt's (a sibling of its group went there), unless it has over SLACK calls more than another,
 3. the least loaded.
 
+Where the KV cache of one is more than PRESSED in use, what is new goes to another; a trajectory stays with its cache.
 An engine is passed over while it is down (health check, broken connection) or *open* (circuit breaker): after STRIKES
 calls in a row that it failed, for a time that doubles with every further failure. When none is left, one that is down
 is tried rather than none.
@@ -16,6 +17,9 @@ from dataclasses import dataclass
 STRIKES = 3
 OPEN_S, LONGEST_OPEN_S = 1.0, 60.0
 SLACK = 4
+PRESSED = 0.9
+"""Share of the KV cache in use: beyond it running sequences are soon put off for one another. max_kv_usage where
+that is lower."""
 PROMPTS = 10_000
 """Prompts whose engine is remembered."""
 
@@ -38,6 +42,8 @@ class Engine:
     failures: int = 0
     waiting: int = 0
     """Requests in its own queue, as it last reported."""
+    kv: float = 0.0
+    """Share of its KV cache that running sequences use, as it last reported."""
     strikes: int = 0
     """Failed calls in a row."""
     open_until: float = 0.0
@@ -60,7 +66,8 @@ class Engine:
 class Router:
     """Sticky by trajectory and prompt, least loaded for what is new."""
 
-    def __init__(self, urls: Iterable[str]) -> None:
+    def __init__(self, urls: Iterable[str], pressed: float = PRESSED) -> None:
+        self._pressed = pressed
         self.engines = [Engine(url.rstrip("/")) for url in urls]
         self._home: dict[str, Engine] = {}
         self._near: OrderedDict[str, Engine] = OrderedDict()
@@ -73,9 +80,10 @@ class Router:
         left = [engine for engine in self.engines if engine not in avoid]
         if not left:
             return None
-        chosen = min(left, key=lambda engine: (not engine.able(now), engine.running, engine.sessions))
+        chosen = min(left, key=lambda one: (not one.able(now), one.kv > self._pressed, one.running, one.sessions))
         near = self._near.get(prompt_uid)
-        if near in left and near is not None and near.able(now) and near.running <= chosen.running + SLACK:
+        near_enough = near in left and near is not None and near.able(now) and near.running <= chosen.running + SLACK
+        if near_enough and near is not None and (near.kv <= self._pressed or chosen.kv > self._pressed):
             chosen = near
         self.forget(uid)
         self._home[uid] = chosen
@@ -86,10 +94,16 @@ class Router:
                 self._near.popitem(last=False)
         return chosen
 
-    def full(self, now: float, most_waiting: int) -> bool:
-        """Whether every able engine has a queue of its own of `most_waiting` or more."""
+    def full(self, now: float, most_waiting: int, most_kv: float) -> str:
+        """Why no engine takes a further call: all that are able have `most_waiting` requests in their own queue,
+        or more than `most_kv` of their KV cache in use. '' when one takes it.
+        """
         able = [engine for engine in self.engines if engine.able(now)]
-        return bool(able) and all(engine.waiting >= most_waiting for engine in able)
+        if not able or any(engine.waiting < most_waiting and engine.kv <= most_kv for engine in able):
+            return ""
+        if any(engine.kv > most_kv for engine in able):
+            return f"every engine has more than {most_kv:.0%} of its KV cache in use, or a full queue"
+        return f"every engine has {most_waiting} requests or more in its queue"
 
     def forget(self, uid: str) -> None:
         """The trajectory is over, or moves."""
@@ -100,6 +114,14 @@ class Router:
         """A further engine, used once it answers a health check; one that is there already stays as it is."""
         if all(engine.url != url.rstrip("/") for engine in self.engines):
             self.engines.append(Engine(url.rstrip("/"), up=False))
+
+    def become(self, urls: Collection[str]) -> None:
+        """Exactly these engines; nothing where `urls` is empty (nobody knew)."""
+        if urls:
+            for gone in [engine.url for engine in self.engines if engine.url not in urls]:
+                self.remove(gone)
+            for url in urls:
+                self.add(url)
 
     def remove(self, url: str) -> None:
         """No further calls to this engine; those in flight go on."""

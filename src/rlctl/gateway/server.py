@@ -5,14 +5,20 @@
                                         +--> recorder --ZeroMQ--> pool      (reply only after its acknowledgement)
 
 Beside it run: engine health checks, the recorder's sending loop, the sweep of silent trajectories, the metrics rows.
+With gateway.workers above 1 this process only watches over that many which do all of it (workers.py).
 """
 
 import asyncio
 import contextlib
+import functools
+import gc
 import logging
 import os
+import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -23,14 +29,20 @@ from rlctl.gateway.app import App, write_rows
 from rlctl.gateway.calls import Calls, Counts
 from rlctl.gateway.codec import Codec
 from rlctl.gateway.dialects import Limits
+from rlctl.gateway.door import Door
 from rlctl.gateway.episode_routes import EpisodeRoutes
 from rlctl.gateway.guard import Guarded
+from rlctl.gateway.handover import Handover
 from rlctl.gateway.keys import Keys
 from rlctl.gateway.model_routes import ModelRoutes
 from rlctl.gateway.record import Recorder
+from rlctl.gateway.siblings import Siblings
 from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.tracing import configured
 from rlctl.gateway.trajectories import Trajectories
 from rlctl.gateway.upstream import Upstream
+from rlctl.gateway.worker import Worker
+from rlctl.gateway.workers import Reports, Workers
 from rlctl.telemetry import logs, process
 from rlctl.telemetry.metrics import Metrics
 from rlctl.wire.sockets import Ask
@@ -48,14 +60,44 @@ def main(config: Config, tokenizer_path: str = "", reward_url: str = "") -> None
     if not config.engine.urls:
         raise ConfigError("engine.urls is empty: give the gateway its engines (--engines HOST:PORT,...)")
     listener = listen(config.gateway.host, config.gateway.port)
-    with asyncio.Runner(loop_factory=_loop) as runner:
-        runner.run(process.until_signal(serve(config, files, reward_url, listener)))
+
+    def work(worker: Worker, reports: Reports | None) -> None:
+        gc.freeze()  # what was imported is never searched again
+        gc.set_threshold(10_000, 50, 50)
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            serving = serve(config, files, reward_url, listener, worker, reports)
+            runner.run(process.until_signal(serving, *([_orphaned(os.getppid(), worker)] if reports else [])))
+
+    if config.gateway.workers == 1:
+        work(Worker(), None)
+    else:
+        rows = Metrics(config.run_dir, "gateway")
+        url = _url(config, listener)
+        workers = Workers(config.gateway.workers, work, rows, ROW_EVERY_S)
+        workers.run(lambda: _serving(config, url))
 
 
 def _loop() -> asyncio.AbstractEventLoop:
     import uvloop
 
     return uvloop.new_event_loop()
+
+
+async def _orphaned(parent: int, worker: Worker) -> None:
+    """Returns when the parent is gone: nobody would end this worker."""
+    while os.getppid() == parent:  # noqa: ASYNC110  # nothing tells it
+        await asyncio.sleep(1.0)
+    log.error("the parent process is gone")
+    shutil.rmtree(Path(worker.addresses[worker.index]).parent, ignore_errors=True)  # as the parent would have done
+
+
+def _url(config: Config, listener: socket.socket) -> str:
+    return f"http://{config.gateway.host}:{listener.getsockname()[1]}"
+
+
+def _serving(config: Config, url: str) -> None:
+    log.info("serving on %s", url)
+    process.announce(config.run_dir, "gateway", url)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -81,77 +123,115 @@ def limits(config: Config) -> Limits:
     )
 
 
-async def serve(config: Config, files: folder.ModelFiles, reward_url: str, listener: socket.socket) -> None:
-    """Everything that runs in the event loop, until cancelled."""
+async def serve(
+    config: Config,
+    files: folder.ModelFiles,
+    reward_url: str,
+    listener: socket.socket,
+    worker: Worker = Worker(),
+    reports: Reports | None = None,
+) -> None:
+    """Everything that runs in the event loop, until cancelled. One of several workers has `reports` for its parent."""
     settings = config.gateway
     ask = Ask(config.pool_url, retry_s=1.0)
     recorder = Recorder(ask, settings.max_waiting_steps)
-    upstream = Upstream(config.engine.urls, settings.timeout_s, settings.max_engine_waiting)
-    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
-    calls = Calls(
-        trajectories, upstream, recorder, Codec(files.tokenizer_json), limits(config), Counts(), settings.timeout_s
+    tracing = configured(settings.otlp_endpoint)
+    upstream = Upstream(
+        config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage, tracing
     )
+    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
+    codec, counts = Codec(files.tokenizer_json), Counts()
+    calls = Calls(trajectories, upstream, recorder, codec, limits(config), counts, settings.timeout_s, tracing)
     template = ChatTemplate(files.chat_template, files.special_tokens)
     access = Metrics(config.run_dir, "access") if settings.access_log else None
     keys = Keys(settings.admin_key())
-    episodes = EpisodeRoutes(calls, keys, reward_url)
-    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access)
+    siblings = Siblings(worker, settings.timeout_s)
+    episodes = EpisodeRoutes(calls, keys, reward_url, siblings, settings.public_url)
+    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access, siblings, tracing)
+    handover = Handover(worker) if worker.count > 1 else None
     server = _Server(
         uvicorn.Config(
             app,
             loop="none",
-            http=Guarded,
+            http=functools.partial(Guarded, handover=handover),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             access_log=False,
             log_config=None,
             log_level="warning",
             server_header=False,
+            proxy_headers=False,
             date_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=1,
-        )
+        ),
+        [listener, worker.listener] if worker.listener else [listener],
     )
-    url = f"http://{settings.host}:{listener.getsockname()[1]}"
+    rows = reports or Metrics(config.run_dir, "gateway")
+    url = _url(config, listener)
+    serving = reports.serving if reports else lambda: _serving(config, url)
     try:
-        trajectories.earlier = await recorder.open_steps()
+        earlier = await recorder.open_steps()
+        trajectories.earlier = {uid: steps for uid, steps in earlier.items() if worker.owns(uid)}
+        if worker.restarted:
+            upstream.router.become(await siblings.engines())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             tasks.create_task(upstream.watch())
             tasks.create_task(trajectories.sweep(SWEEP_EVERY_S))
-            tasks.create_task(write_rows(calls, Metrics(config.run_dir, "gateway"), ROW_EVERY_S))
-            tasks.create_task(_announce(server, config, url))
-            await server.run_on(listener)
+            tasks.create_task(write_rows(calls, rows, ROW_EVERY_S))
+            tasks.create_task(_announce(server, handover, serving))
+            await server.until_cancelled()
     finally:
+        if handover:
+            handover.close()
+        siblings.close()
         await upstream.close()
         if access:
             access.close()
         ask.close()
+        if tracing:
+            tracing.close()
 
 
-async def _announce(server: "_Server", config: Config, url: str) -> None:
+async def _announce(server: "_Server", handover: Handover | None, serving: Callable[[], None]) -> None:
     await server.listening.wait()
-    log.info("serving on %s", url)
-    process.announce(config.run_dir, "gateway", url)
+    if handover:
+        handover.take(server.door)
+    serving()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn inside our own signal handling: cancelling `run_on` is what stops it."""
+    """uvicorn inside our own signal handling (cancelling `run` is what stops it), with our own door."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, listeners: list[socket.socket]) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self.servers = []
+        self.door = Door(listeners, self._protocol)
+
+    def _protocol(self, first: bytes) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, first=first
+        )
+        return protocol
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        self.door.open()
+        self.started = True
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.door.close()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def run_on(self, listener: socket.socket) -> None:
-        serving = asyncio.create_task(self.serve(sockets=[listener]))
+    async def until_cancelled(self) -> None:
+        serving = asyncio.create_task(self.serve())
         try:
             await asyncio.shield(serving)
         except asyncio.CancelledError:

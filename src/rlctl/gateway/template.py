@@ -43,8 +43,8 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
-        self._special = special_tokens
         self._template = environment.from_string(source) if source else None
+        self._names = {**environment.globals, **special_tokens, "add_generation_prompt": True, "documents": None}
 
     def render(
         self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None, options: dict[str, Any] = {}
@@ -52,9 +52,10 @@ class ChatTemplate:
         """Text of the conversation with the generation prompt; `options` are the template's own switches."""
         if self._template is None:
             raise TemplateError("this model has no chat template: use /completions, or a model folder with one")
-        values: dict[str, Any] = {**self._special, "add_generation_prompt": True, "documents": None, **options}
+        names = {**self._names, **options, "messages": messages, "tools": tools or None}
         try:
-            return self._template.render(messages=messages, tools=tools or None, **values)
+            context = self._template.new_context(names, shared=True)  # half the time of Template.render
+            return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise TemplateError(f"the chat template refused these messages: {error}") from None
 

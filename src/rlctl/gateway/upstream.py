@@ -4,24 +4,29 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from rlctl.errors import WireError
 from rlctl.gateway import engine_api
+from rlctl.gateway.client import Broken, Client, Reply, Unreachable
 from rlctl.gateway.dialects import Sampled, Sampling
 from rlctl.gateway.faults import Fault, unsupported
-from rlctl.gateway.routing import Engine, Router
+from rlctl.gateway.routing import PRESSED, Engine, Router
+from rlctl.gateway.tracing import Tracing
 
 log = logging.getLogger(__name__)
 Tell = Callable[[engine_api.Part], None]
+COMPLETIONS = "/v1/completions"
 HEALTH_EVERY_S = 2.0
-CONNECT_S = 5.0
+HEALTH_WITHIN_S = 5.0
 _QUEUE = re.compile(r"^(?:rlctl_engine_waiting|vllm:num_requests_waiting)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
+_KV = re.compile(
+    r"^(?:rlctl_engine_kv_usage|vllm:(?:kv|gpu)_cache_usage_perc)(?:\{[^}]*\})? ([0-9.e+-]+)$", re.MULTILINE
+)
 PAUSE_S = 0.2
 """Before an engine is tried a second time."""
 
@@ -45,17 +50,16 @@ class Completion:
 class Upstream:
     """The engines. One per process; needs a running event loop."""
 
-    def __init__(self, urls: list[str], timeout_s: float, most_waiting: int) -> None:
-        self.router = Router(urls)
+    def __init__(
+        self, urls: list[str], timeout_s: float, most_waiting: int, most_kv: float = 1.0, tracing: Tracing | None = None
+    ) -> None:
+        self.router = Router(urls, min(PRESSED, most_kv))
         self.retries = 0
         self._timeout_s = timeout_s
         self._most_waiting = most_waiting
-        self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
-            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        self._most_kv = most_kv
+        self._tracing = tracing
+        self._client = Client()
 
     async def complete(
         self, uid: str, prompt_uid: str, prompt: bytes, asked: Sampling, tell: Tell | None = None
@@ -65,9 +69,8 @@ class Upstream:
         With `tell` the engine streams. Once something was told, another engine's answer would not continue it: the call
         then fails with its engine.
         """
-        if self.router.full(time.monotonic(), self._most_waiting):
-            text = f"every engine has {self._most_waiting} requests or more in its queue"
-            raise Fault(429, text, "engines_full", retry_after_s=2)
+        if why := self.router.full(time.monotonic(), self._most_waiting, self._most_kv):
+            raise Fault(429, why, "engines_full", retry_after_s=2)
         body = engine_api.body(prompt, asked, stream=tell is not None)
         told = 0
 
@@ -88,9 +91,7 @@ class Upstream:
                 break
             self.retries += attempt > 0
             try:
-                if tell is None:
-                    return await self._once(engine, uid, body)
-                return await self._stream(engine, uid, body, asked.n, count)
+                return await self._asked(engine, uid, body, asked.n, count if tell else None)
             except Fault as fault:
                 if fault.status == 400 and asked.response_format:
                     raise unsupported("response_format", str(fault)) from None
@@ -100,52 +101,46 @@ class Upstream:
                 failed.append(engine)
         raise last or Fault(503, "no engine is serving; try again", "no_engine", retry_after_s=1)
 
-    async def _once(self, engine: Engine, uid: str, body: bytes) -> Completion:
-        async with self._asked(engine, uid, body) as response:
-            data = await response.read()
-            header = response.headers.get("x-policy-versions")
-            return _completion(engine, engine_api.choices(data, engine.url), header)
-
-    async def _stream(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell) -> Completion:
-        async with self._asked(engine, uid, body) as response:
-            assembly = engine_api.Assembly(engine.url, count)
-            async for data in response.content.iter_any():
-                for part in assembly.feed(data):
-                    tell(part)
-            if not assembly.whole:
-                raise aiohttp.ClientPayloadError("the stream broke off")
-            return _completion(engine, assembly.sampled(), assembly.versions)
-
-    @asynccontextmanager
-    async def _asked(self, engine: Engine, uid: str, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _asked(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell | None) -> Completion:
         """The engine's good answer; whatever goes wrong with it is a Fault."""
         engine.running += 1
-        headers = {"content-type": "application/json", "x-session-id": uid}
         try:
-            async with self._http.post(f"{engine.url}/v1/completions", data=body, headers=headers) as response:
-                if response.status != 200:
-                    data = await response.read()
-                    raise _relayed(engine, response.status, data, response.headers.get("retry-after"))
-                yield response
-            engine.answered()
+            completion = await self._answered(engine, uid, body, count, tell)
         except Fault as fault:
             if fault.status >= 500 and fault.code != "engine_busy":
                 engine.failed(time.monotonic())
             raise
-        except aiohttp.ServerTimeoutError as error:
-            self._down(engine, str(error))
-            raise Fault(502, f"{engine.url} cannot be reached: {error}", "engine_died") from None
         except TimeoutError:
             engine.failed(time.monotonic())
             raise Fault(504, f"{engine.url} did not answer within {self._timeout_s:g} s", "engine_timeout") from None
-        except (aiohttp.ClientError, OSError) as error:
-            self._down(engine, str(error) or type(error).__name__)
-            raise Fault(502, f"{engine.url} died during the call: {error}", "engine_died") from None
+        except OSError as error:
+            self._down(engine, str(error))
+            what = "cannot be reached" if isinstance(error, Unreachable) else "died during the call"
+            raise Fault(502, f"{engine.url} {what}: {error}", "engine_died") from None
         except WireError as error:
             engine.failed(time.monotonic())
             raise Fault(502, str(error), "engine_protocol") from None
         finally:
             engine.running -= 1
+        engine.answered()
+        return completion
+
+    async def _answered(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell | None) -> Completion:
+        assembly = engine_api.Assembly(engine.url, count, tell) if tell else None
+        hear = assembly.hear if assembly else None
+        headers = {"x-session-id": uid}
+        if self._tracing is None:
+            reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+        else:
+            with self._tracing.engine(engine.url, headers):
+                reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+        if reply.status != 200:
+            raise _relayed(engine, reply.status, reply.body, reply.header(b"retry-after"))
+        if assembly is None:
+            return _completion(engine, engine_api.choices(reply.body, engine.url), reply.header(b"x-policy-versions"))
+        if not assembly.whole:
+            raise Broken("the stream broke off")
+        return _completion(engine, assembly.sampled(), assembly.versions)
 
     def _down(self, engine: Engine, why: str) -> None:
         engine.failed(time.monotonic())
@@ -161,16 +156,15 @@ class Upstream:
 
     async def check(self, engine: Engine) -> None:
         """One health check; also learns the policy version (an outside vLLM has no /policy: version 0)."""
-        limit = aiohttp.ClientTimeout(total=5.0)
         try:
-            async with self._http.get(f"{engine.url}/health", timeout=limit) as response:
-                healthy = response.status == 200
-            async with self._http.get(f"{engine.url}/policy", timeout=limit) as response:
-                if response.status == 200:
-                    engine.version = _decode_policy(await response.read()).version
-            async with self._http.get(f"{engine.url}/metrics", timeout=limit) as response:
-                engine.waiting = _waiting(await response.text()) if response.status == 200 else 0
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            healthy = (await self._look(engine, "/health")).status == 200
+            policy = await self._look(engine, "/policy")
+            if policy.status == 200:
+                engine.version = _decode_policy(policy.body).version
+            metrics = await self._look(engine, "/metrics")
+            text = metrics.body.decode("utf-8", "replace") if metrics.status == 200 else ""
+            engine.waiting, engine.kv = _waiting(text), _kv_usage(text)
+        except OSError as error:  # also TimeoutError
             self._down(engine, str(error) or type(error).__name__)
             return
         except msgspec.DecodeError as error:
@@ -181,16 +175,22 @@ class Upstream:
             log.info("engine %s serves policy version %d", engine.url, engine.version)
         engine.up = engine.serving = healthy
 
+    async def _look(self, engine: Engine, target: str) -> Reply:
+        return await self._client.request(engine.url, target, timeout_s=HEALTH_WITHIN_S)
+
     async def post(self, url: str, body: bytes) -> tuple[int, bytes]:
         """Pass a JSON body on to another service (rewards); Fault 502 when it does not answer."""
+        whole = urlsplit(url)
         try:
-            async with self._http.post(url, data=body, headers={"content-type": "application/json"}) as response:
-                return response.status, await response.read()
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            reply = await self._client.request(
+                f"{whole.scheme}://{whole.netloc}", whole.path, body, timeout_s=self._timeout_s
+            )
+        except OSError as error:
             raise Fault(502, f"{url} did not answer: {error or type(error).__name__}", "service_away") from None
+        return reply.status, reply.body
 
     async def close(self) -> None:
-        await self._http.close()
+        self._client.close()
 
 
 def _completion(engine: Engine, sampled: list[Sampled], header: str | None) -> Completion:
@@ -204,6 +204,11 @@ def _waiting(metrics: str) -> int:
     """Length of an engine's own queue from its Prometheus text (ours, vLLM's); 0 where it does not say."""
     found = _QUEUE.findall(metrics)
     return int(sum(float(value) for value in found))
+
+
+def _kv_usage(metrics: str) -> float:
+    """Share of the KV cache in use, 0 to 1 (vLLM's name says percent and means this); the highest of several ranks."""
+    return max((float(value) for value in _KV.findall(metrics)), default=0.0)
 
 
 class _EngineError(msgspec.Struct):

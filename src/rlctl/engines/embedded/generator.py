@@ -138,6 +138,12 @@ class Generator:
         """Room for all rows, each up to `length` or what it holds."""
         self.running.reserve(len(self.batch.rows), max([length, *(s.length for s in self.batch.sequences)]))
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of the cache that running sequences claim, 0 to 1: rows times longest. Idle sessions give way."""
+        longest = max((s.room for s in self.batch.sequences), default=0)
+        return len(self.batch.sequences) * longest / self.cache_tokens
+
     def _admit(self) -> None:
         """Waiting sequences into free rows, as long as rows times longest stays within the cache."""
         joined: list[tuple[Sequence, Idle | None]] = []

@@ -35,6 +35,7 @@ class Measure:
             "waiting": len(generator.waiting),
             "sessions_kept": len(generator.sessions),
             "kv_tokens": generator.running.tokens + generator.sessions.tokens,
+            "kv_usage": generator.kv_usage,
             "wall_s": time.perf_counter() - self._wall,
             "cpu_s": total,
         }
@@ -46,7 +47,7 @@ class Measure:
 
     def prometheus(self) -> str:
         """The same as text for Prometheus."""
-        gauges = ("version", "running", "waiting", "sessions_kept", "kv_tokens")
+        gauges = ("version", "running", "waiting", "sessions_kept", "kv_tokens", "kv_usage")
         lines = []
         for name, value in self.values().items():
             kind, metric = ("gauge", name) if name in gauges else ("counter", f"{name}_total")
