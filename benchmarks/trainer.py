@@ -71,7 +71,7 @@ SHAPES = {
     "single": Shape((1, 1), 96, 0, 48),
     "multi": Shape((2, 8), 32, 32, 12),
     "system": Shape((2, 8), 128, 32, 12),
-    "forks": Shape((2, 4), 64, 32, 48, forks=True),
+    "forks": Shape((3, 3), 64, 32, 48, forks=True),
 }
 TRAINERS = ("rlctl", "rows", "trl")
 
