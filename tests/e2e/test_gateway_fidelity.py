@@ -19,11 +19,17 @@ from rlctl.wire.sockets import Ask as AskPool
 from tests.e2e.dialects import Clients
 from tests.e2e.parts import component
 from tests.e2e.recorder import Call, Witness, recording
+from tests.e2e.running import wait_for
 from tests.e2e.talkers import Notes, converse
 from tests.e2e.taught import teach
 from tests.engines.vllm_server import find_python, seal
 
 CONTEXT = 480
+LEAST = {"empty answer": 200, "tool call": 60, "tool result": 30, "retried": 50, "hung up": 50, "parallel": 50, "n": 50,
+         "rewritten": 50, "sub-agent": 50, "other tools": 20, "stop": 50, "raw": 50, "another dialect": 50,
+         "previous_response_id": 50, "compacted": 1, "chat streamed": 100, "responses streamed": 100,
+         "messages streamed": 100, "completions streamed": 50}  # fmt: skip
+"""What a thousand conversations must have had in them."""
 Kept = tuple[str, tuple[int, ...], tuple[int, ...], tuple[float, ...], str]
 
 
@@ -58,8 +64,7 @@ async def update(engine: str, weights: list[Path], after: list[int], witness: Wi
     """New weights while calls are in flight: the versions within an answer are the engine's, too."""
     async with httpx.AsyncClient(timeout=120) as http:
         for version, (folder, calls) in enumerate(zip(weights, after, strict=True), 1):
-            while len(witness.calls) < calls:
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(wait_for, lambda least=calls: len(witness.calls) >= least, 300, "enough calls")
             body = {"version": version, "path": str(folder)}
             assert (await http.put(f"{engine}/policy", json=body)).status_code == 200
 
@@ -134,10 +139,7 @@ def compare(trajectories: list[Trajectory], witness: Witness, notes: Notes, conv
 async def test_a_thousand_random_conversations_over_the_embedded_engine(tmp_path: Path, model: Path) -> None:
     notes = await run(tmp_path, model, 1000, {"kind": "embedded"}, 60)
     assert len(notes.acknowledged) > 3000 and len(notes.continued) > 1500
-    for what, least in {"empty answer": 200, "tool call": 60, "tool result": 30, "retried": 50, "hung up": 50, "n": 50,
-                        "parallel": 50, "rewritten": 50, "sub-agent": 50, "other tools": 20, "stop": 50, "raw": 50,
-                        "another dialect": 50, "previous_response_id": 50, "compacted": 1, "chat streamed": 100,
-                        "responses streamed": 100, "messages streamed": 100, "completions streamed": 50}.items():  # fmt: skip
+    for what, least in LEAST.items():
         assert notes.done[what] >= least, (what, notes.done)
 
 

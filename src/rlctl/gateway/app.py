@@ -4,7 +4,7 @@ POST /init_trajectory                          POST /{traj}/{prompt}/v1/register
 POST /generate  /submit_steps  /compute_reward
 POST /engines  /feedback
                                                POST /{traj}/{prompt}/v1/chat/completions, completions, responses
-GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
+GET  /health  /ready  /metrics  /openapi.json  POST /{traj}/{prompt}/v1/messages, messages/count_tokens
                                                GET  /{traj}/{prompt}/v1/models
 
 A session key may stand below the prompt: /{traj}/{prompt}/sk-.../v1/...
@@ -17,9 +17,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from rlctl.config.serving import Gateway
 from rlctl.errors import RlctlError
-from rlctl.gateway import report
+from rlctl.gateway import openapi, report
 from rlctl.gateway.calls import Calls
 from rlctl.gateway.episode_routes import UID, EpisodeRoutes
 from rlctl.gateway.faults import Fault, bad
@@ -48,6 +50,7 @@ class App:
         self.calls = calls
         self.keys = keys
         self.access = access
+        self.document = msgspec.json.encode(openapi.document())
         self.max_body_bytes = settings.max_body_bytes
         self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
@@ -60,6 +63,7 @@ class App:
             "/health": ("GET", self.health),
             "/ready": ("GET", self.ready),
             "/metrics": ("GET", self.metrics),
+            "/openapi.json": ("GET", self.openapi),
         }
         self.based: dict[str, tuple[str, Route]] = {
             "chat/completions": ("POST", models.chat),
@@ -119,7 +123,9 @@ class App:
             self.keys.check(scope["headers"], key, uid, prompt_uid)
         method, route = found
         if scope["method"] != method:
-            raise Fault(405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed")
+            raise Fault(
+                405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed", allow=method
+            )
         return path, route, uid, prompt_uid
 
     async def health(self, request: Request) -> Response:
@@ -140,6 +146,9 @@ class App:
 
     async def metrics(self, request: Request) -> Response:
         return Response(report.prometheus(self.calls), kind=TEXT)
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(self.document)
 
 
 async def write_rows(calls: Calls, metrics: Metrics, every_s: float) -> None:
