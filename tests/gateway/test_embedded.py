@@ -87,6 +87,7 @@ def wait_for_url(announced: Path, process: subprocess.Popen[bytes]) -> str:
 @pytest.fixture
 async def live(tmp_path: Path, engine: str, model: Path) -> AsyncIterator[Stack]:
     async with running(tmp_path, engine_urls=[engine], model=model, context=512, top_p=0.9) as stack:
+        stack.engine_url = engine
         yield stack
 
 
@@ -178,3 +179,28 @@ async def test_an_agent_framework(live: Stack, model: Path) -> None:
         assert len([event async for event in streamed.stream_events()]) > 10 and streamed.final_output == DONE
     await asyncio.sleep(0)
     await check(live, uid, model, [-1, 0, -1, 2])
+
+
+EXTREMES = [
+    *({"seed": seed} for seed in (2**31, 2**63 - 1, 2**63, 2**70, -1)),
+    *({"top_k": k} for k in (-1, -7, 2**31 - 1, 2**31, 2**63, 2**70)),
+    *({"stop_token_ids": [i]} for i in (-5, 2**31 - 1, 2**31, 2**63, 2**70)),
+    *({"temperature": t} for t in (0, 1e-320, 1e-30, 2)),
+    *({"top_p": p} for p in (1e-320, 1e-30, 1)),
+    *({"min_p": p} for p in (1e-320, 1)),
+    {"stop": ["x" * 100_000]},
+    {"stop": ["é"] * 2000},
+    {"n": 128},
+]
+
+
+async def test_extreme_parameters_are_honoured_or_refused_and_the_engine_goes_on(live: Stack) -> None:
+    """Also without the gateway in front of it: an engine that a request can kill ends everybody's training."""
+    ids = {"prompt": [1, 2], "max_tokens": 4}
+    for number, extreme in enumerate(EXTREMES):
+        body = {"messages": [NOW], "max_tokens": 4, **extreme}
+        status, answer = await live.client.post(f"/x{number}/p/v1/chat/completions", body)
+        assert status in (200, 400), (extreme, answer)
+        async with live.client.http.post(f"{live.engine_url}/v1/completions", json=ids | extreme) as direct:
+            assert direct.status in (200, 400), (extreme, await direct.text())
+        await live.client.chat("t2", [NOW], max_tokens=4)
