@@ -92,7 +92,7 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(
             assert len(samples) >= wanted
             up.send_signal(signal.SIGINT)
             assert up.wait(30) == 130
-            recorded = Counter((context, response, logprobs) for context, response, logprobs, _ in witness.calls)
+            recorded = Counter((call.context, call.response, call.logprobs) for call in witness.calls)
     finally:
         for process in (up, engine):
             if process and process.poll() is None:

@@ -1,8 +1,9 @@
 """One gateway in this event loop, in front of a fake engine and a fake pool, all on real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,24 @@ async def running(
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     async with running(tmp_path) as made:
         yield made
+
+
+@contextmanager
+def in_a_thread(path: Path, **how: Any) -> Iterator[str]:
+    """A gateway in a thread of its own, for tests without an event loop: its address."""
+    ready, over, address = threading.Event(), threading.Event(), []
+
+    async def main() -> None:
+        async with running(path, **how) as stack:
+            address.append(stack.client.url)
+            ready.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield address[0]
+    finally:
+        over.set()
+        thread.join()

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from conftest import Stack, running
+from conftest import Stack, in_a_thread, running
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -227,21 +226,8 @@ def requests(draw: st.DrawFn) -> tuple[str, Any]:
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway in a thread of its own, for tests without an event loop."""
-    ready, over, address = threading.Event(), threading.Event(), []
-
-    async def main() -> None:
-        async with running(tmp_path_factory.mktemp("fuzz")) as stack:
-            address.append(stack.client.url)
-            ready.set()
-            await asyncio.to_thread(over.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert ready.wait(30)
-    yield address[0]
-    over.set()
-    thread.join()
+    with in_a_thread(tmp_path_factory.mktemp("fuzz")) as url:
+        yield url
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

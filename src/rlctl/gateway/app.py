@@ -4,7 +4,7 @@ POST /init_trajectory                          POST /{traj}/{prompt}/v1/register
 POST /generate  /submit_steps  /compute_reward
 POST /engines  /feedback
                                                POST /{traj}/{prompt}/v1/chat/completions, completions, responses
-GET  /health  /ready  /metrics                 POST /{traj}/{prompt}/v1/messages, messages/count_tokens
+GET  /health  /ready  /metrics  /openapi.json  POST /{traj}/{prompt}/v1/messages, messages/count_tokens
 GET  /numbers (for sibling workers only)
                                                GET  /{traj}/{prompt}/v1/models
 
@@ -18,9 +18,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from rlctl.config.serving import Gateway
 from rlctl.errors import RlctlError
-from rlctl.gateway import report
+from rlctl.gateway import openapi, report
 from rlctl.gateway.calls import Calls
 from rlctl.gateway.episode_routes import UID, EpisodeRoutes
 from rlctl.gateway.faults import Fault, bad
@@ -67,6 +69,7 @@ class App:
         self.siblings = siblings
         self.tracing = tracing
         self.worker = siblings.worker
+        self.document = msgspec.json.encode(openapi.document())
         self.max_body_bytes = settings.max_body_bytes
         self.body_timeout_s = settings.body_timeout_s
         self.fixed: dict[str, tuple[str, Route]] = {
@@ -80,6 +83,7 @@ class App:
             "/ready": ("GET", self.ready),
             "/metrics": ("GET", self.metrics),
             NUMBERS: ("GET", self.numbers),
+            "/openapi.json": ("GET", self.openapi),
         }
         self.based: dict[str, tuple[str, Route]] = {
             "chat/completions": ("POST", models.chat),
@@ -153,7 +157,9 @@ class App:
             raise Fault(421, f"trajectory {uid} is served on a connection of its own", "misdirected_request")
         method, route = found
         if scope["method"] != method:
-            raise Fault(405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed")
+            raise Fault(
+                405, f"{scope['path']} takes {method}, not {scope['method']}", "method_not_allowed", allow=method
+            )
         return path, route, uid, prompt_uid
 
     async def health(self, request: Request) -> Response:
@@ -182,6 +188,9 @@ class App:
 
     async def numbers(self, request: Request) -> Response:
         return answer(report.numbers(self.calls))
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(self.document)
 
 
 async def write_rows(calls: Calls, metrics: Rows, every_s: float) -> None:

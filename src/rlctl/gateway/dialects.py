@@ -122,6 +122,10 @@ def sampling(request: Common, limits: Limits, max_tokens: int | None, top_logpro
     _between("min_p", request.min_p or 0, 0, 1)
     _between("n", n, 1, 128)
     _between("top_logprobs", top_logprobs, 0, 20)
+    _between("top_k", request.top_k or 0, -1, 2**31 - 1)
+    _between("seed", request.seed or 0, 0, 2**63 - 1)
+    for token in request.stop_token_ids or ():
+        _between("stop_token_ids", token, 0, 2**31 - 1)
     if top_p == 0:
         raise bad("top_p must be above 0", "top_p")
     if max_tokens is not None:

@@ -5,7 +5,7 @@ import re
 import uuid
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,6 +24,11 @@ UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a trajectory or prompt uid looks like: it stands in URLs and file names."""
 ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?")
 """Of an engine."""
+
+
+LARGEST = 3.4e38
+"""Of 32-bit floats."""
+Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,8 +85,8 @@ class StepPayload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_uid: str
     rollout_log_probs: list[float] | None = None
     reward: float | None = None
-    step_index: int = 0
-    policy_version: int = 0
+    step_index: Index = 0
+    policy_version: Index = 0
     is_last: bool = False
     metadata: dict[str, Any] | None = None
     multi_modal_data: Any = None
@@ -161,6 +166,8 @@ class EpisodeRoutes:
             return await self.siblings.pass_on(body.trajectory_uid, request)  # its owner knows its engine
         if body.image_data or body.video_data:
             raise unsupported("image_data/video_data", "this model takes text")
+        if body.trajectory_uid and not UID.fullmatch(body.trajectory_uid):
+            raise bad("trajectory_uid must be 1 to 128 letters, digits or ._:-", "trajectory_uid")
         _check_ids(body.prompt_ids, calls.codec.vocabulary, "prompt_ids")
         if not body.prompt_ids:
             raise bad("prompt_ids must not be empty", "prompt_ids")
@@ -230,8 +237,10 @@ class EpisodeRoutes:
             raise unsupported(where, "multi_modal_data and routed_experts are not trained")
         if one.rollout_log_probs is None or len(one.rollout_log_probs) != len(one.response_ids):
             raise bad(f"{where}.rollout_log_probs must have one value per response id (from /generate)", where)
-        if one.step_index < 0 or not UID.fullmatch(one.trajectory_uid) or not UID.fullmatch(one.prompt_uid):
-            raise bad(f"{where} needs trajectory_uid, prompt_uid and a step_index of 0 or more", where)
+        if any(abs(value) > LARGEST for value in one.rollout_log_probs):
+            raise bad(f"{where}.rollout_log_probs must be finite as 32-bit numbers", where)
+        if not UID.fullmatch(one.trajectory_uid) or not UID.fullmatch(one.prompt_uid):
+            raise bad(f"{where} needs trajectory_uid and prompt_uid", where)
         _check_ids(one.prompt_ids, self.calls.codec.vocabulary, f"{where}.prompt_ids")
         _check_ids(one.response_ids, self.calls.codec.vocabulary, f"{where}.response_ids")
         size = len(one.response_ids)

@@ -12,12 +12,16 @@ from rlctl.errors import RlctlError
 class Fault(RlctlError):
     """An error that becomes an HTTP status and an OpenAI error object."""
 
-    def __init__(self, status: int, message: str, code: str = "", param: str = "", retry_after_s: int = 0) -> None:
+    def __init__(
+        self, status: int, message: str, code: str = "", param: str = "", retry_after_s: int = 0, allow: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
+        self.allow = allow
+        """The method that a 405 would have taken."""
 
     @property
     def kind(self) -> str:

@@ -8,6 +8,7 @@ once.
 """
 
 import uuid
+from typing import Annotated
 
 import msgspec
 
@@ -18,12 +19,12 @@ from rlctl.gateway.record import Recorder
 from rlctl.wire.messages import Feedback
 
 
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FeedbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the caller sends."""
 
     trajectory_uid: str
     value: float
-    step_index: int = -1
+    step_index: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
     text: str = ""
     source: str = ""
     id: str = ""
@@ -36,7 +37,7 @@ class FeedbackRoute:
         self._recorder = recorder
 
     async def give(self, request: Request) -> Response:
-        body: Body = request.json(Body)
+        body: FeedbackBody = request.json(FeedbackBody)
         uid = body.id or uuid.uuid4().hex
         message = Feedback(body.trajectory_uid, body.value, body.step_index, body.text, body.source, uid)
         try:

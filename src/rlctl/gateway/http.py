@@ -13,6 +13,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+_encode = msgspec.msgpack.Encoder().encode
 TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -32,11 +33,18 @@ class Request:
         return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name), "")
 
     def json(self, kind: Any) -> Any:
-        """The body as `kind`; an empty body counts as {}. Fault 400 when it is something else."""
+        """The body as `kind`; an empty body counts as {}. Fault 400 when it is something else.
+
+        JSON's integers have no end, those of the messages to the pool have 64 bits.
+        """
         try:
-            return msgspec.json.decode(self.body or b"{}", type=kind)
+            value = msgspec.json.decode(self.body or b"{}", type=kind)
+            _encode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Fault(400, f"bad body: {error}", "invalid_body") from None
+        except OverflowError:
+            raise Fault(400, "bad body: an integer in it does not fit in 64 bits", "invalid_body") from None
+        return value
 
     def client_gone(self) -> bool:
         """Whether the client has closed its connection; a single poll of `receive`, which else would wait."""
@@ -68,6 +76,8 @@ def answer(value: Any, status: int = 200) -> Response:
 def failed(fault: Fault, anthropic: bool = False) -> Response:
     """The error's response, in the shape of the dialect that was spoken."""
     headers = [(b"retry-after", str(fault.retry_after_s).encode())] if fault.retry_after_s else []
+    if fault.allow:
+        headers.append((b"allow", fault.allow.encode()))
     return Response(fault.anthropic_body() if anthropic else fault.body(), fault.status, headers=headers)
 
 

@@ -22,6 +22,8 @@ PRESSED = 0.9
 that is lower."""
 PROMPTS = 10_000
 """Prompts whose engine is remembered."""
+HOMES = 100_000
+"""Trajectories whose engine is remembered; those that only /generate names have no end that is told here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +90,8 @@ class Router:
         self.forget(uid)
         self._home[uid] = chosen
         chosen.sessions += 1
+        if len(self._home) > HOMES:
+            self.forget(next(iter(self._home)))
         if prompt_uid:
             self._near[prompt_uid] = chosen
             if len(self._near) > PROMPTS:

