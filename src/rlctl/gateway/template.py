@@ -54,7 +54,7 @@ class ChatTemplate:
             raise TemplateError("this model has no chat template: use /completions, or a model folder with one")
         names = {**self._names, **options, "messages": messages, "tools": tools or None}
         try:
-            context = self._template.new_context(names, shared=True)  # half the time of Template.render
+            context = self._template.new_context(names, shared=True)  # a third less than Template.render
             return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise TemplateError(f"the chat template refused these messages: {error}") from None
