@@ -28,6 +28,7 @@ ERRORS = {
     408: "The body did not come in time.",
     409: "The trajectory has been completed, belongs to another prompt, or is refused by the pool.",
     413: "The body is longer than gateway.max_body_bytes.",
+    421: "Requests for trajectories of two workers were pipelined on one connection; use one for each.",
     429: "Every engine is full; see Retry-After.",
     500: "The gateway failed; its log says why.",
     502: "An engine or service failed.",
@@ -62,8 +63,8 @@ class Operation:
     """Another service's answer comes back, whatever it is."""
 
 
-MODEL = (400, 404, 408, 409, 413, 429, 500, 502, 503, 504)
-OWN = (400, 408, 409, 413, 500, 503)
+MODEL = (400, 404, 408, 409, 413, 421, 429, 500, 502, 503, 504)
+OWN = (400, 408, 409, 413, 421, 500, 503)
 OPERATIONS = (
     Operation("POST", BASE + "chat/completions", "OpenAI chat completions.", replies.ChatCompletion, ChatRequest,
               {"messages": SAY, "max_tokens": 8, "tools": [{"type": "function", "function": TOOL}]}, streams=True,
@@ -77,7 +78,7 @@ OPERATIONS = (
               {"messages": SAY, "max_tokens": 8}, streams=True, errors=MODEL, anthropic=True),
     Operation("POST", BASE + "messages/count_tokens", "Anthropic count_tokens; nothing is begun.",
               replies.CountedTokens, MessagesRequest, {"messages": SAY}, errors=(*OWN, 404), anthropic=True),
-    Operation("GET", BASE + "models", "The one model.", replies.ModelList, errors=(404,)),
+    Operation("GET", BASE + "models", "The one model.", replies.ModelList, errors=(404, 421)),
     Operation("POST", BASE + "register_trajectory", "Channel and metadata of a trajectory.", replies.Status, Register,
               {"channel": "train", "metadata": {"level": 3}}, optional=True, errors=(*OWN, 404)),
     Operation("POST", BASE + "complete_trajectory", "The end of a trajectory, with its reward if there is one.",

@@ -284,6 +284,8 @@ class Readiness(Reply, frozen=True):
     pool: bool
     engine: bool
     engines: list[EngineState]
+    workers: bool = True
+    """Only there where there are several."""
 
 
 class EngineList(Reply, frozen=True):
