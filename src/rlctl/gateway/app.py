@@ -5,7 +5,7 @@ POST /generate  /submit_steps  /compute_reward
 POST /engines  /feedback
                                                POST /{traj}/{prompt}/v1/chat/completions, completions, responses
 GET  /health  /ready  /metrics  /openapi.json  POST /{traj}/{prompt}/v1/messages, messages/count_tokens
-GET  /sibling/numbers (between workers)
+GET  /sibling-numbers (between workers)
                                                GET  /{traj}/{prompt}/v1/models
 
 A session key may stand below the prompt: /{traj}/{prompt}/sk-.../v1/...

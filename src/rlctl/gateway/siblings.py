@@ -13,7 +13,7 @@ from rlctl.gateway.worker import Worker
 
 ANSWER_S = 2.0
 """A sibling that does not answer within this is left out of sums; it is being restarted."""
-NUMBERS = "/sibling/numbers"
+NUMBERS = "/sibling-numbers"
 PASSED = (b"host", b"x-forwarded-proto")
 """Headers that the owner needs; keys were checked here."""
 
