@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
+import msgspec
+
 PROMPT, ANSWER = 64, 64
 TURNS, TURN_PROMPT, TURN_ANSWER = 10, 28, 4
-FIRST_ID, LAST_ID = 3, 250
+IDS = range(3, 251)
 """Prompts are random ids of this range: plain bytes in any byte-level vocabulary."""
 
 
@@ -77,10 +79,10 @@ class Client:
         }
         start = time.perf_counter()
         connection = self.connections[number % len(self.connections)]
-        status, data = await connection.post("/v1/completions", json.dumps(body).encode(), f"X-Session-Id: {uid}\r\n")
+        status, data = await connection.post("/v1/completions", msgspec.json.encode(body), f"X-Session-Id: {uid}\r\n")
         if status != 200:
             raise RuntimeError(f"{status}: {data[:300]!r}")
-        choice = json.loads(data)["choices"][0]
+        choice = msgspec.json.decode(data)["choices"][0]
         ids: list[int] = choice["token_ids"]
         if len(ids) != max_tokens or len(choice["logprobs"]["token_logprobs"]) != max_tokens:
             raise RuntimeError(f"asked for {max_tokens} tokens, got {len(ids)}")
@@ -91,7 +93,7 @@ class Client:
 
 async def answer(client: Client, number: int, draws: random.Random) -> None:
     """One prompt, one long answer."""
-    await client.complete([draws.randint(FIRST_ID, LAST_ID) for _ in range(PROMPT)], ANSWER, f"answer-{number}", number)
+    await client.complete(draws.choices(IDS, k=PROMPT), ANSWER, f"answer-{number}", number)
 
 
 async def turns(client: Client, number: int, draws: random.Random) -> None:
@@ -99,7 +101,7 @@ async def turns(client: Client, number: int, draws: random.Random) -> None:
     uid = f"turns-{number}-{draws.random()}"
     context: list[int] = []
     for _ in range(TURNS):
-        context += [draws.randint(FIRST_ID, LAST_ID) for _ in range(TURN_PROMPT)]
+        context += draws.choices(IDS, k=TURN_PROMPT)
         context += await client.complete(context, TURN_ANSWER, uid, number)
 
 

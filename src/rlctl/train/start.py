@@ -12,6 +12,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlctl.config import Config
 from rlctl.telemetry import logs
+from rlctl.telemetry.memory import keep_freed_memory
 from rlctl.train.ranks import Ranks
 
 
@@ -22,6 +23,7 @@ def start(name: str, config: Config, body: Callable[[Ranks], None]) -> None:
         disable_progress_bar()
     signal.signal(signal.SIGTERM, _leave)
     torch.set_num_threads(config.train.threads)
+    keep_freed_memory()
     ranks = Ranks(config)
     try:
         body(ranks)

@@ -82,6 +82,7 @@ class Batch:
             moved(self._top_k),
             moved(self._min_p),
             torch.from_numpy(cut).to(device) if len(cut) else None,
+            bool((self._temperature[rows] == 1).all()),
         )
 
     def uniform(self, rows: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from rlctl.engines.embedded.generator import Generator
 from rlctl.engines.embedded.lean import Lean, fits
 from rlctl.errors import ConfigError
 from rlctl.models.load import load_configured
+from rlctl.telemetry.memory import keep_freed_memory
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ def device_of(config: Config) -> torch.device:
 def build(config: Config, tokenizer: Any, seed: int) -> tuple[Generator, Texts]:
     """Load `config.model_dir` and put a generator around it; ends of turns as the generation config says."""
     torch.set_num_threads(config.engine.threads)
+    keep_freed_memory()
     model = load_configured(config.model, config.model_dir, device_of(config))
     context = config.model.max_context
     forward = Lean(model, context) if fits(model.config) else General(model, context)

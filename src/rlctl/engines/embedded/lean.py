@@ -101,22 +101,30 @@ class Lean:
         positions, every = inputs.positions, torch.arange(len(inputs.rows), device=inputs.rows.device)
         turned = self.heads + self.shape.kv_heads
         cos, sin = self.cos[positions].repeat(1, 1, turned), self.sin[positions].repeat(1, 1, turned)
-        mask = causal_mask(positions, inputs.length, self.shape.dtype)
+        masks = self._masks(inputs, positions)
         x = F.embedding(inputs.ids, self.embedding)
         for number, layer in enumerate(self.layers):
             q, kv = self._project(layer, rms_norm(x, layer.before_attention, self.eps), cos, sin)
             cache.write(number, kv, inputs)
             if x.shape[1] > 1 and layer is self.layers[-1]:  # only tokens whose logits are wanted count from here on
                 x, q = x[every, inputs.last][:, None], q[every, inputs.last][:, None]
-                mask = mask[every, inputs.last][:, None]
+                masks = self._masks(inputs, positions[every, inputs.last][:, None])
             seen = [
-                self._attend(q[r.start : r.stop], *cache.run(number, r), mask[r.start : r.stop]) for r in inputs.runs
+                self._attend(q[run.start : run.stop], *cache.run(number, run), mask)
+                for run, mask in zip(inputs.runs, masks, strict=True)
             ]
             x = x + F.linear(seen[0] if len(seen) == 1 else torch.cat(seen), layer.out, layer.out_bias)
             gate_up = F.linear(rms_norm(x, layer.before_mlp, self.eps), layer.gate_up, layer.gate_up_bias)
             h = F.silu(gate_up[..., : self.mlp]).mul_(gate_up[..., self.mlp :])
             x = x + F.linear(h, layer.down, layer.down_bias)
         return F.linear(rms_norm(x[:, 0], self.norm, self.eps), self.head)
+
+    def _masks(self, inputs: Inputs, positions: Tensor) -> list[Tensor]:
+        """Of every run `[rows, 1, n * heads / kv_heads, length]`, for tokens at `positions [B, n]`."""
+        mask = causal_mask(positions, inputs.length, self.shape.dtype).unsqueeze(1)
+        if (group := self.heads // self.shape.kv_heads) > 1:
+            mask = mask.repeat(1, 1, group, 1)
+        return [mask[run.start : run.stop, ..., : run.length] for run in inputs.runs]
 
     def _project(self, layer: Layer, h: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated queries `[B, n, heads, head_dim]`; rotated keys, and values, `[B, n, 2 * kv_heads, head_dim]`."""
@@ -137,10 +145,9 @@ class Lean:
 
     def _attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Attention of one run, `[B, n, heads * head_dim]`; the heads that share keys are taken together."""
-        batch, n, heads, width = q.shape
+        batch, n, _, width = q.shape
         kv_heads = keys.shape[1]
         q = q.view(batch, n, kv_heads, -1, width).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, width)
-        mask = mask[:, None, :, : keys.shape[2]].repeat(1, 1, heads // kv_heads, 1)
         seen = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         return seen.view(batch, kv_heads, -1, n, width).permute(0, 3, 1, 2, 4).reshape(batch, n, -1)
 

@@ -17,6 +17,8 @@ class Settings:
     min_p: torch.Tensor
     filtered: torch.Tensor | None
     """Rows `[F]` (int64) whose distribution is cut; None: none of them."""
+    plain: bool = False
+    """Whether every temperature is 1."""
 
 
 def processed_logprobs(logits: torch.Tensor, settings: Settings) -> torch.Tensor:
@@ -25,6 +27,8 @@ def processed_logprobs(logits: torch.Tensor, settings: Settings) -> torch.Tensor
     p = softmax(logits / temperature), cut by min_p, top_k and top_p in this order (that of vLLM), then renormalised.
     A greedy row has the uncut distribution at temperature 1.
     """
+    if settings.plain and settings.filtered is None:
+        return logits.float().log_softmax(-1)
     greedy = settings.temperature == 0
     scaled = logits.float() / torch.where(greedy, 1.0, settings.temperature)[:, None]
     if settings.filtered is not None:
@@ -62,5 +66,5 @@ def sample(logits: torch.Tensor, settings: Settings, uniform: torch.Tensor) -> t
     total = cumulative[:, -1:]
     draw = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     drawn = torch.searchsorted(cumulative, draw, right=True)[:, 0]
-    tokens = torch.where(settings.temperature == 0, logprobs.argmax(-1), drawn)
+    tokens = drawn if settings.plain else torch.where(settings.temperature == 0, logprobs.argmax(-1), drawn)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
