@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from model import build
 from test_fidelity import check_fidelity, talk
 
-from rlctl.gateway.door.guard import named
+from rlctl.gateway.door.guard import LONGEST, named
 from rlctl.gateway.report import summed
-from rlctl.gateway.workers.handover import LONGEST
 from rlctl.gateway.workers.worker import Worker
 from rlctl.telemetry.metrics import read
 
