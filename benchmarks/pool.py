@@ -31,9 +31,9 @@ import uvloop
 
 from rlctl.config import Config, load
 from rlctl.telemetry.metrics import read as read_metrics
-from rlctl.train.batches import minibatches
-from rlctl.train.learner import plan_for
-from rlctl.train.shaping import shape
+from rlctl.train.data.batches import minibatches
+from rlctl.train.learning.learner import plan_for
+from rlctl.train.objective.shaping import shape
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.messages import Ack, CompleteTrajectory, FetchBatch, GetStatistics, SubmitSteps
 from rlctl.wire.samples import Group, Step

@@ -39,13 +39,13 @@ from rlctl.config import Config
 from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
 from rlctl.models.vocabulary import build_tokenizer
-from rlctl.train import publish
-from rlctl.train.effort import flops_of, peak_memory_mb
-from rlctl.train.learner import Learner, plan_for
-from rlctl.train.losses import policy_loss
-from rlctl.train.optim import Extras
+from rlctl.train.data.samples import TrainSample
+from rlctl.train.learning.learner import Learner, plan_for
+from rlctl.train.learning.optim import Extras
+from rlctl.train.monitor.effort import flops_of, peak_memory_mb
+from rlctl.train.objective.losses import policy_loss
 from rlctl.train.ranks import Ranks
-from rlctl.train.samples import TrainSample
+from rlctl.train.weights import publish
 
 LR = 1e-6
 HALF_BILLION = {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,

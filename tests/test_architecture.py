@@ -15,12 +15,25 @@ PROCESSES = {"gateway", "pool", "reward", "rollout", "train", "engines", "up"}
 """Packages of one process each: they share wire messages, never code."""
 MAINS = {
     *("gateway.server", "pool.server", "reward.server", "rollout.runner", "train.loop", "train.sft", "sftgen.main"),
-    *("engines.server", "engines.launch", "up.run", "up.planned", "up.supervisor", "up.prepare", "up.evaluate"),
+    *("engines.launch", "engines.embedded.server"),
+    *("up.run", "up.planned", "up.prepare", "up.evaluate", "up.supervision.supervisor"),
 }
 SIDEWAYS = {("rlctl.up.prepare", "rlctl.sftgen.main")}
 """`rlctl up` makes demonstrations exactly as `rlctl sft-gen` does."""
 FOUNDATIONS = {"errors", "config", "wire", "telemetry"}
 TORCH_ALLOWED = ("train.", "models.", "engines.")
+FLOORS = {
+    "gateway": (
+        *("faults tracing", "text door", "sampling", "dialects routing sessions", "calls", "report", "workers"),
+        *("routes", "server"),
+    ),
+    "train": ("data", "objective", "ranks", "model", "weights monitor gather start", "learning", "loop sft"),
+    "engines": ("embedded vllm", "launch"),
+    "up": ("planning history", "supervision live", "report", "run prepare evaluate", "planned"),
+}
+"""Inside a package, from the ground up: folders and modules of one floor do not know one another, nor those above."""
+HEAP = 16
+"""Files of one folder that a reader can still survey."""
 
 
 def name_in(module: str) -> str:
@@ -36,6 +49,13 @@ def layer(module: str) -> int:
     if name in MAINS:
         return 3
     return 0 if package in FOUNDATIONS or not package else 1
+
+
+def floor(module: str) -> tuple[str, int]:
+    """(folder or module just inside the package, its floor)."""
+    package, _, rest = name_in(module).partition(".")
+    group = rest.partition(".")[0]
+    return group, next((i for i, names in enumerate(FLOORS[package]) if group in names.split()), -1)
 
 
 CORES = {"solvers": {"solvers"}, "envs": {"envs", "solvers", "rules", *FOUNDATIONS}}
@@ -66,6 +86,41 @@ def test_imports_go_downwards_only(module: str) -> None:
             assert layer(target) <= layer(module), f"{module}:{line} imports upwards: {target}"
             apart = layer(target) == layer(module) == 3 and not same and (module, target) not in SIDEWAYS
             assert not apart, f"{module}:{line} imports another main: {target}"
+
+
+INSIDE = [module for module in MODULES if name_in(module).partition(".")[0] in FLOORS and name_in(module).count(".")]
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_folders_of_a_package_know_only_the_floors_below(module: str) -> None:
+    package = name_in(module).partition(".")[0]
+    group, own = floor(module)
+    assert own >= 0, f"{module} stands on no floor: name {group} in FLOORS"
+    for target, line in imports(MODULES[module], module):
+        if target.startswith(f"rlctl.{package}."):
+            other, its = floor(target)
+            assert other == group or its < own, f"{module}:{line} imports {target}, which is not below {group}"
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_floor_stands_and_no_folder_is_a_heap(package: str) -> None:
+    groups = {floor(module)[0] for module in INSIDE if name_in(module).startswith(f"{package}.")}
+    assert groups == set(" ".join(FLOORS[package]).split())
+    for folder in (SOURCE / package, *(path.parent for path in (SOURCE / package).rglob("__init__.py"))):
+        assert len(list(folder.glob("*.py"))) <= HEAP, f"{folder} has too many files to survey"
+
+
+@pytest.mark.parametrize("package", [module for module in INSIDE if MODULES[module].name == "__init__.py"])
+def test_a_folder_says_what_it_holds_and_hands_nothing_on(package: str) -> None:
+    assert len(ast.parse(MODULES[package].read_text(encoding="utf-8")).body) == 1, (
+        f"{package} holds more than its words"
+    )
+
+
+@pytest.mark.parametrize("module", [module for module in INSIDE if name_in(module).startswith("train.data.")])
+def test_samples_and_batches_are_made_without_torch(module: str) -> None:
+    for target, line in imports(MODULES[module], module):
+        assert target.partition(".")[0] not in ("torch", "transformers"), f"{module}:{line} imports {target}"
 
 
 @pytest.mark.parametrize("module", MODULES)

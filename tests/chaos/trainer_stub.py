@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config import load as configure
-from rlctl.train.source import PoolSource
+from rlctl.train.data.source import PoolSource
 from rlctl.wire.arrays import unpack_ids
 from rlctl.wire.messages import Batch, Nack
 from rlctl.wire.sockets import AskBlocking

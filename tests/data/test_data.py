@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rlctl.data.rows import context
 from rlctl.pool.ended import EndedLog
-from rlctl.train.source import read_batches
+from rlctl.train.data.source import read_batches
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import Feedback, Noted

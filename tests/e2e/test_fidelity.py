@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
-from rlctl.train.samples import TrainSample, build
+from rlctl.train.data.samples import TrainSample, build
 from rlctl.wire.messages import Ack, FetchBatch, SetPolicyVersion
 from rlctl.wire.sockets import AskBlocking
 from tests.e2e.recorder import recording

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlctl.train.samples import build
+from rlctl.train.data.samples import build
 from rlctl.wire.frames import read_ended
 from tests.e2e.running import finish, left_running, start
 from tests.engines.vllm_server import find_python

@@ -16,8 +16,8 @@ from rlctl.config.learning import Tiny
 from rlctl.engines.embedded.app import App
 from rlctl.engines.embedded.build import build
 from rlctl.engines.embedded.measure import Measure
+from rlctl.engines.embedded.server import listen, listen_and_serve
 from rlctl.engines.embedded.serving import Serving
-from rlctl.engines.server import listen, listen_and_serve
 from rlctl.models.load import load_policy, load_tokenizer
 from rlctl.models.tiny import build_tiny
 from tests.engines.models import publish, reference, sequence

@@ -13,8 +13,8 @@ import pytest
 
 from rlctl.config import Config, load
 from rlctl.config.learning import Tiny
+from rlctl.engines.embedded.server import listen
 from rlctl.engines.launch import main, resolve
-from rlctl.engines.server import listen
 from rlctl.errors import ConfigError
 from rlctl.models.tiny import build_tiny
 

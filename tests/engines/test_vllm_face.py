@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.engines import vllm_face, vllm_weights
-from rlctl.engines.vllm_face import Face
-from rlctl.engines.vllm_policy import Policy
-from rlctl.engines.vllm_settings import ENVIRONMENT, FaceSettings
-from rlctl.engines.vllm_versions import Told, header, tokens
+from rlctl.engines.vllm import face as vllm_face
+from rlctl.engines.vllm import weights
+from rlctl.engines.vllm.face import Face
+from rlctl.engines.vllm.policy import Policy
+from rlctl.engines.vllm.settings import ENVIRONMENT, FaceSettings
+from rlctl.engines.vllm.versions import Told, header, tokens
 
 
 def span(version: str, start: int, end: int) -> Any:
@@ -177,7 +178,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 async def test_the_weights_that_vllm_came_up_with_are_version_0(running: Running, tmp_path: Path) -> None:
     status, body, _ = await running.request("GET", "/policy")
-    checksum = vllm_weights.sha256(tmp_path / "v0" / "model.safetensors")
+    checksum = weights.sha256(tmp_path / "v0" / "model.safetensors")
     assert (status, json.loads(body)) == (200, {"version": 0, "checksum": checksum, "path": str(tmp_path / "v0")})
     assert running.engine.version == "0"
 
@@ -306,7 +307,7 @@ async def test_a_start_from_the_hub_takes_the_first_publication_as_its_shape(tmp
     write_model(tmp_path / "v1")
     write_model(tmp_path / "v2", shape=(9, 9), version=2)
     await policy.put(1, str(tmp_path / "v1"))
-    with pytest.raises(vllm_weights.Refused):
+    with pytest.raises(weights.Refused):
         await policy.put(2, str(tmp_path / "v2"))
 
 

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from rlctl.config import Config
-from rlctl.engines.vllm import Found, addressed, check_head_dim, command, probe
-from rlctl.engines.vllm_settings import ENVIRONMENT, FaceSettings
+from rlctl.engines.vllm.launch import Found, addressed, check_head_dim, command, probe
+from rlctl.engines.vllm.settings import ENVIRONMENT, FaceSettings
 from rlctl.errors import ConfigError
 
 CPU = Found("/venv/bin/python", "0.32.0+cpu", rlctl=True)
@@ -100,7 +100,7 @@ def test_an_interpreter_without_rlctl_finds_our_sources(tmp_path: Path) -> None:
     bare = Found("/venv/bin/python", "0.32.0+cpu", rlctl=False)
     _, env = command(configured(tmp_path), 0, bare, {"PYTHONPATH": "/mine"})
     source, mine = env["PYTHONPATH"].split(os.pathsep)
-    assert (Path(source) / "rlctl" / "engines" / "vllm_face.py").is_file() and mine == "/mine"
+    assert (Path(source) / "rlctl" / "engines" / "vllm" / "face.py").is_file() and mine == "/mine"
 
 
 def test_without_urls_a_free_port_of_the_host_is_served(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_heads_too_narrow_for_vllm_on_cpu_are_refused_before_the_start(tmp_path:
 
 GUARDED = """
 import os, sys
-from rlctl.engines import vllm_guard
-vllm_guard.start()
+from rlctl.engines.vllm import guard
+guard.start()
 os.execv("/bin/sh", ["sh", "-c", "sleep 60 & sleep 60 & echo started; wait"])
 """
 

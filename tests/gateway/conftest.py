@@ -15,8 +15,8 @@ from model import CHATML, build
 from rlctl.config.learning import Model
 from rlctl.config.root import Config, Run
 from rlctl.config.serving import Engine, Gateway, Pool, Rollout
-from rlctl.gateway import folder
 from rlctl.gateway.server import listen, serve
+from rlctl.gateway.text import folder
 
 
 class Client:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rlctl.gateway.client import Broken, Client, Unreachable
+from rlctl.gateway.routing.client import Broken, Client, Unreachable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nhi"
 

@@ -17,8 +17,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from rlctl.gateway import openapi
-from rlctl.gateway.episode_routes import ADDRESS
+from rlctl.gateway.routes import openapi
+from rlctl.gateway.routes.episodes import ADDRESS
 from rlctl.wire.messages import FeedbackTaken
 
 CALL = '<think>Hm.</think>Well. <tool_call>{"name": "move", "arguments": {"to": 2}}</tool_call>'
@@ -47,7 +47,8 @@ async def served(stack: Stack) -> dict[str, Any]:
 async def test_it_names_the_routes_that_there_are_and_no_others(stack: Stack, monkeypatch) -> None:
     seen: dict[str, dict[str, tuple[str, Any]]] = {}
     monkeypatch.setattr(
-        "rlctl.gateway.app.App._find", lambda self, scope: seen.update(fixed=self.fixed, based=self.based) or 1 / 0
+        "rlctl.gateway.routes.app.App._find",
+        lambda self, scope: seen.update(fixed=self.fixed, based=self.based) or 1 / 0,
     )
     await stack.client.get("/health")
     routes = {(method, path) for path, (method, _) in seen["fixed"].items()}

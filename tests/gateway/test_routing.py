@@ -7,7 +7,7 @@ from conftest import Stack, running
 from fakes import FakeEngine
 from test_fidelity import check_fidelity, talk
 
-from rlctl.gateway.routing import OPEN_S, PRESSED, SLACK, STRIKES, Router
+from rlctl.gateway.routing.router import OPEN_S, PRESSED, SLACK, STRIKES, Router
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/t1/p1/v1/chat/completions"
@@ -58,7 +58,7 @@ def test_a_removed_engine_is_forgotten() -> None:
 
 
 async def test_full_engines_are_a_429_with_a_time_to_come_back(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("rlctl.gateway.upstream.HEALTH_EVERY_S", 0.05)
+    monkeypatch.setattr("rlctl.gateway.routing.upstream.HEALTH_EVERY_S", 0.05)
     async with running(tmp_path, max_engine_waiting=5) as stack:
         await stack.client.chat("t1", HELLO)
         stack.engine.waiting = 5
@@ -94,7 +94,7 @@ def test_new_trajectories_go_past_an_engine_whose_kv_cache_is_pressed() -> None:
 
 
 async def test_calls_wait_outside_while_every_kv_cache_is_full(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("rlctl.gateway.upstream.HEALTH_EVERY_S", 0.05)
+    monkeypatch.setattr("rlctl.gateway.routing.upstream.HEALTH_EVERY_S", 0.05)
     async with running(tmp_path, engines=2, max_kv_usage=0.8) as stack:
         stack.engines[0].kv = 0.95
         await asyncio.sleep(0.3)
@@ -131,7 +131,7 @@ async def talk_later(stack: Stack, seed: int) -> None:
 
 
 async def test_engines_are_added_killed_and_removed_under_load_and_no_step_is_lost(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("rlctl.gateway.upstream.HEALTH_EVERY_S", 0.05)
+    monkeypatch.setattr("rlctl.gateway.routing.upstream.HEALTH_EVERY_S", 0.05)
     async with running(tmp_path, engines=2) as stack:
         for engine in stack.engines:
             engine.delay_s = 0.05

@@ -53,7 +53,7 @@ async def test_keys_stay_out_of_the_log(tmp_path: Path, monkeypatch, caplog) -> 
     monkeypatch.setenv("GATEWAY_KEY", "very secret")
     async with running(tmp_path, admin_key_env="GATEWAY_KEY", access_log=True) as stack:
         _, begun = await stack.client.post("/init_trajectory", {}, headers=bearer("very secret"))
-        monkeypatch.setattr("rlctl.gateway.chat.parse", lambda *_: 1 / 0)
+        monkeypatch.setattr("rlctl.gateway.dialects.chat.parse", lambda *_: 1 / 0)
         base = begun["base_url"].removeprefix(stack.client.url)
         assert (await stack.client.post(f"{base}/chat/completions", HELLO))[0] == 500
     assert "ZeroDivisionError" in caplog.text
@@ -112,7 +112,7 @@ async def test_broken_http_is_refused_and_the_gateway_goes_on(stack: Stack) -> N
 async def test_endless_and_slow_headers_are_cut_off(stack: Stack, monkeypatch) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode()
     assert b" 431 " in await raw(stack, head + b"x: " + b"y" * 200_000)
-    monkeypatch.setattr("rlctl.gateway.guard.HEADERS_WITHIN_S", 0.3)
+    monkeypatch.setattr("rlctl.gateway.door.guard.HEADERS_WITHIN_S", 0.3)
     assert b" 408 " in await raw(stack, head)
     assert b" 408 " in await raw(stack, b"")
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model import CHATML, FORGETFUL, tokenizer
 
-from rlctl.gateway.codec import Codec
-from rlctl.gateway.sessions import Node, Prompt, Session
-from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.sessions.session import Node, Prompt, Session
+from rlctl.gateway.text.codec import Codec
+from rlctl.gateway.text.template import ChatTemplate
 from rlctl.wire.arrays import pack_ids, unpack_ids
 
 CODEC = Codec(tokenizer().to_str())

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.gateway.speech import Speech, Teller, after, message, of_model
-from rlctl.gateway.tools import FAMILIES
+from rlctl.gateway.text.speech import Speech, Teller, after, message, of_model
+from rlctl.gateway.text.tools import FAMILIES
 
 WORDS = st.sampled_from(
     [

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from model import CHATML, FORGETFUL, build
 
-from rlctl.gateway import folder
-from rlctl.gateway.codec import Codec
-from rlctl.gateway.template import ChatTemplate, TemplateError
+from rlctl.gateway.text import folder
+from rlctl.gateway.text.codec import Codec
+from rlctl.gateway.text.template import ChatTemplate, TemplateError
 from rlctl.wire.arrays import unpack_ids
 
 CONVERSATIONS = [

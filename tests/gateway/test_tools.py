@@ -6,7 +6,7 @@ from conftest import Stack
 from model import tokenizer
 from test_fidelity import check_fidelity
 
-from rlctl.gateway.tools import family_of, hermes, llama3, mistral
+from rlctl.gateway.text.tools import family_of, hermes, llama3, mistral
 from rlctl.wire.arrays import unpack_ids
 
 TOOLS = [{"type": "function", "function": {"name": "move", "parameters": {"type": "object", "properties": {}}}}]

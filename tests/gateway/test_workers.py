@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from model import build
 from test_fidelity import check_fidelity, talk
 
-from rlctl.gateway.handover import LONGEST, named
+from rlctl.gateway.door.guard import LONGEST, named
 from rlctl.gateway.report import summed
-from rlctl.gateway.worker import Worker
+from rlctl.gateway.workers.worker import Worker
 from rlctl.telemetry.metrics import read
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -8,15 +8,15 @@ import pytest
 
 from rlctl.config import load
 from rlctl.envs import Episode, family, instances
-from rlctl.gateway import folder
-from rlctl.gateway.codec import Codec
-from rlctl.gateway.messages import normalised
-from rlctl.gateway.sessions import Session
-from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.sessions.session import Session
+from rlctl.gateway.text import folder
+from rlctl.gateway.text.codec import Codec
+from rlctl.gateway.text.messages import normalised
+from rlctl.gateway.text.template import ChatTemplate
 from rlctl.models.load import load_tokenizer
 from rlctl.models.tiny import build_tiny
 from rlctl.sftgen.main import Order, generate
-from rlctl.train.demonstrations import encode
+from rlctl.train.data.demonstrations import encode
 from rlctl.train.sft import writing_of
 
 PRESETS = ("frozenlake-cpu", "sokoban-cpu")

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from rlctl.errors import ConfigError
 from rlctl.pool.ended import EndedLog
 from rlctl.sftgen.harvest import Wish, harvest
-from rlctl.train.demonstrations import Recorded, Writing, read, samples_of
-from rlctl.train.samples import build
+from rlctl.train.data.demonstrations import Recorded, Writing, read, samples_of
+from rlctl.train.data.samples import build
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.samples import Ended, Facts, Step, Trajectory
 from tests.cli.running import rlctl

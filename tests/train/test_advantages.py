@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.train.advantages import ADVANTAGES, group_advantages, has_signal
+from rlctl.train.objective.advantages import ADVANTAGES, group_advantages, has_signal
 
 rewards = st.lists(st.floats(-10, 10, allow_nan=False, width=32), min_size=2, max_size=16)
 

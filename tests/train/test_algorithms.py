@@ -13,12 +13,12 @@ from rlctl.config import Config
 from rlctl.telemetry.metrics import read
 from rlctl.telemetry.phases import Phases
 from rlctl.train.gather import gather
+from rlctl.train.learning.measure import measure
 from rlctl.train.loop import Run
-from rlctl.train.measure import measure
-from rlctl.train.policy import load
+from rlctl.train.model.policy import load
+from rlctl.train.model.reference import Reference
+from rlctl.train.objective.shaping import shape
 from rlctl.train.ranks import Ranks
-from rlctl.train.reference import Reference
-from rlctl.train.shaping import shape
 from rlctl.wire.messages import Batch
 
 from .conftest import config_for, random_batch
@@ -146,14 +146,14 @@ def test_under_lora_the_reference_is_the_base_and_costs_no_copy(model_dir: Path,
 
 
 def micro_of(config: Config) -> Any:
-    from rlctl.train.learner import plan_for
+    from rlctl.train.learning.learner import plan_for
 
     samples = shape(random_batch(0).groups, config.algo, 256).samples
     return plan_for([samples], config, 1, "token_mean")[0][0].micros[0]
 
 
 def test_what_is_measured_comes_back_to_its_own_token(model_dir: Path, tmp_path: Path) -> None:
-    from rlctl.train.learner import plan_for
+    from rlctl.train.learning.learner import plan_for
 
     config = config_for(model_dir, tmp_path)
     samples = shape(random_batch(0).groups, config.algo, 256).samples

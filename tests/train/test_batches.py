@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.train.batches import PASS_TOKENS, cuts, grid, minibatches
-from rlctl.train.samples import TrainSample
+from rlctl.train.data.batches import PASS_TOKENS, cuts, grid, minibatches
+from rlctl.train.data.samples import TrainSample
 
 
 def sample(uid: str, turns: list[tuple[int, int]], siblings_tokens: int = 0, first: int = 0) -> TrainSample:

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.config.algorithm import Algo
-from rlctl.train.advantages import remax, step_groups
-from rlctl.train.assign import assign, joined, spread, with_rewards
-from rlctl.train.credit import bi_level_gae, discounted, gae, place_rewards, whiten
-from rlctl.train.samples import TrainSample, build
+from rlctl.train.data.samples import TrainSample, build
+from rlctl.train.objective.advantages import remax, step_groups
+from rlctl.train.objective.assign import assign, joined, spread, with_rewards
+from rlctl.train.objective.credit import bi_level_gae, discounted, gae, place_rewards, whiten
 
 from .test_batches import sample
 from .test_samples import step

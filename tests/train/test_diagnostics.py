@@ -5,10 +5,10 @@ import pytest
 
 from rlctl.errors import RlctlError
 from rlctl.telemetry.metrics import read
-from rlctl.train.diagnostics import collapsed, mismatch, places
-from rlctl.train.measure import with_column
-from rlctl.train.report import update_metrics
-from rlctl.train.watch import Watch
+from rlctl.train.learning.measure import with_column
+from rlctl.train.monitor.diagnostics import collapsed, mismatch, places
+from rlctl.train.monitor.report import update_metrics
+from rlctl.train.monitor.watch import Watch
 
 from .conftest import config_for
 from .test_batches import sample

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from rlctl.config.learning import Optim
-from rlctl.train.effort import flops, flops_of, peak_memory_mb
-from rlctl.train.optim import Schedule
-from rlctl.train.policy import load
+from rlctl.train.learning.optim import Schedule
+from rlctl.train.model.policy import load
+from rlctl.train.monitor.effort import flops, flops_of, peak_memory_mb
 from rlctl.train.ranks import Ranks
 
 from .conftest import config_for

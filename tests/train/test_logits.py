@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from rlctl.train import logits as module
-from rlctl.train.logits import score
+from rlctl.train.model import logits as module
+from rlctl.train.model.logits import score
 
 
 def inputs(rows: int = 7, words: int = 11) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -19,9 +19,9 @@ from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.pool.state import Rules
 from rlctl.pool.store import Store
 from rlctl.telemetry.metrics import read
+from rlctl.train.data.source import append_batch, read_batches
 from rlctl.train.loop import Run
 from rlctl.train.ranks import Ranks
-from rlctl.train.source import append_batch, read_batches
 from rlctl.wire.messages import (
     Ack,
     Batch,

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from rlctl.config.algorithm import Algo
-from rlctl.train.aggregation import aggregate
-from rlctl.train.divergence import k3
-from rlctl.train.logits import score
-from rlctl.train.losses import nll, policy_loss
-from rlctl.train.surrogates import ppo_clip
-from rlctl.train.tokens import Tokens, add_up
+from rlctl.train.data.aggregation import aggregate
+from rlctl.train.model.logits import score
+from rlctl.train.objective.divergence import k3
+from rlctl.train.objective.losses import nll, policy_loss
+from rlctl.train.objective.surrogates import ppo_clip
+from rlctl.train.objective.tokens import Tokens, add_up
 
 from .test_batches import sample
 

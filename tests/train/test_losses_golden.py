@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rlctl.config.algorithm import Algo, Correction
-from rlctl.train.companions import blend
-from rlctl.train.divergence import ESTIMATORS, full
-from rlctl.train.losses import correction_weights, policy_loss, proximal, value_loss
-from rlctl.train.tokens import Tokens
+from rlctl.train.learning.companions import blend
+from rlctl.train.objective.divergence import ESTIMATORS, full
+from rlctl.train.objective.losses import correction_weights, policy_loss, proximal, value_loss
+from rlctl.train.objective.tokens import Tokens
 
 N, V = 14, 9
 SEQUENCES = np.array([0] * 5 + [1] * 1 + [2] * 8)

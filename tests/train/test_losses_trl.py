@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rlctl.config.algorithm import Algo
-from rlctl.train.aggregation import aggregate
-from rlctl.train.batches import grid
-from rlctl.train.losses import policy_loss
-from rlctl.train.policy import tokens_of
+from rlctl.train.data.aggregation import aggregate
+from rlctl.train.data.batches import grid
+from rlctl.train.model.policy import tokens_of
+from rlctl.train.objective.losses import policy_loss
 
 from .test_batches import sample
 

@@ -13,16 +13,18 @@ from rlctl.config import Config
 from rlctl.config.algorithm import Algo
 from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
-from rlctl.train import critic, optim, publish
-from rlctl.train.batches import MicroBatch, Minibatch, grid
-from rlctl.train.learner import plan_for
-from rlctl.train.losses import policy_loss, value_loss
-from rlctl.train.optim import Extras, Schedule
-from rlctl.train.policy import Policy, export, load, load_frozen, load_trainable, tokens_of, trainable_state
+from rlctl.train.data.batches import MicroBatch, Minibatch, grid
+from rlctl.train.data.samples import TrainSample
+from rlctl.train.learning import optim
+from rlctl.train.learning.learner import plan_for
+from rlctl.train.learning.optim import Extras, Schedule
+from rlctl.train.model import critic
+from rlctl.train.model.policy import Policy, export, load, load_frozen, load_trainable, tokens_of, trainable_state
+from rlctl.train.model.tree_models import settle
+from rlctl.train.objective.losses import policy_loss, value_loss
+from rlctl.train.objective.shaping import shape
 from rlctl.train.ranks import Ranks
-from rlctl.train.samples import TrainSample
-from rlctl.train.shaping import shape
-from rlctl.train.tree_models import settle
+from rlctl.train.weights import publish
 
 from .conftest import config_for, random_batch
 

@@ -6,9 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlctl.config.learning import Sync
-from rlctl.train import folders, publish
-from rlctl.train.policy import Policy, load
+from rlctl.train.model.policy import Policy, load
 from rlctl.train.ranks import Ranks
+from rlctl.train.weights import folders, publish
 
 from .conftest import FakeEngine, config_for
 

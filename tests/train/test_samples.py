@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.train.samples import BadSteps, TrainSample, build
+from rlctl.train.data.samples import BadSteps, TrainSample, build
 from rlctl.wire.arrays import pack_floats, pack_ids, unpack_ids
 from rlctl.wire.samples import Step
 

@@ -11,9 +11,9 @@ from rlctl.config import Config
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.models.load import load_tokenizer
 from rlctl.telemetry.metrics import read
-from rlctl.train import demonstrations
-from rlctl.train.demonstrations import Writing, encode, in_order, shuffled
-from rlctl.train.policy import start_path
+from rlctl.train.data import demonstrations
+from rlctl.train.data.demonstrations import Writing, encode, in_order, shuffled
+from rlctl.train.model.policy import start_path
 from rlctl.train.ranks import Ranks
 from rlctl.train.sft import WarmStart, writing_of
 from rlctl.wire.messages import Evaluate, Evaluated

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from rlctl.config.algorithm import Algo
-from rlctl.train.shaping import shape, shaped_reward
+from rlctl.train.objective.shaping import shape, shaped_reward
 from rlctl.wire.samples import OUTCOMES, Facts, Group, Trajectory
 
 from .test_samples import step

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.train.tree import Forest, cut, grow, shared
+from rlctl.train.data.tree import Forest, cut, grow, shared
 
 
 @st.composite

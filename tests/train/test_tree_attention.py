@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlctl.train.tree import Forest, grow
-from rlctl.train.tree_attention import ByNodes, Node, masked
-from rlctl.train.tree_flex import attend, blocks_of
+from rlctl.train.data.tree import Forest, grow
+from rlctl.train.model.tree_attention import ByNodes, Node, masked
+from rlctl.train.model.tree_flex import attend, blocks_of
 
 SCALE = 0.3
 

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from rlctl.config.algorithm import Algo
-from rlctl.train import critic, optim
-from rlctl.train.batches import grid
-from rlctl.train.losses import policy_loss, value_loss
-from rlctl.train.optim import Extras
-from rlctl.train.policy import LOGITS, load, load_frozen, whole
+from rlctl.train.data.batches import grid
+from rlctl.train.learning import optim
+from rlctl.train.learning.optim import Extras
+from rlctl.train.model import critic
+from rlctl.train.model.policy import LOGITS, load, load_frozen, whole
+from rlctl.train.objective.losses import policy_loss, value_loss
 from rlctl.train.ranks import Ranks
 
 from .conftest import config_for

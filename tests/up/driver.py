@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from rlctl.config import load
-from rlctl.up.plan import Ports, ProcessSpec
+from rlctl.up.planning.plan import Ports, ProcessSpec
 from rlctl.up.run import Setup, start
 
 COMPONENT = str(Path(__file__).with_name("component.py"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import Watchdog
-from rlctl.up.plan import ProcessSpec
-from rlctl.up.supervisor import Died, Interrupted, Limits, Stops, Supervisor
+from rlctl.up.planning.plan import ProcessSpec
+from rlctl.up.supervision.supervisor import Died, Interrupted, Limits, Stops, Supervisor
 
 
 @dataclass

@@ -12,11 +12,12 @@ from rlctl.config.serving import Env
 from rlctl.envs.lookup import family
 from rlctl.pictures import files
 from rlctl.pictures.record import Recorder
-from rlctl.up import provenance, report
-from rlctl.up.page import samples
-from rlctl.up.page.charts import Chart, Line, Point, figure, number, thinned, ticks
-from rlctl.up.page.curves import rates
-from rlctl.up.page.markup import Html, single, table, tag
+from rlctl.up.planning import provenance
+from rlctl.up.report import report
+from rlctl.up.report.page import samples
+from rlctl.up.report.page.charts import Chart, Line, Point, figure, number, thinned, ticks
+from rlctl.up.report.page.curves import rates
+from rlctl.up.report.page.markup import Html, single, table, tag
 from tests.up.browser import screenshot, visit
 
 LARGEST = 5_000_000

@@ -11,9 +11,10 @@ import pytest
 
 from rlctl.config import Config, load
 from rlctl.errors import ConfigError
-from rlctl.up import checks, devices, processes
-from rlctl.up.devices import Split
-from rlctl.up.plan import Ports, ProcessSpec, plan
+from rlctl.up.planning import checks, devices
+from rlctl.up.planning.devices import Split
+from rlctl.up.planning.plan import Ports, ProcessSpec, plan
+from rlctl.up.supervision import processes
 
 PORTS = Ports(pool=1001, gateway=1002, rollout=1003, engines=(1004, 1005), sft=1006, train=1007)
 RUN = Path("/runs/x")

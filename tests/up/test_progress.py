@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from rlctl.up.progress import duration, line, progress, table
-from rlctl.up.snapshot import Snapshot
+from rlctl.up.history.snapshot import Snapshot
+from rlctl.up.live.progress import duration, line, progress, table
 
 EVAL = {"name": "val", "env": "lake", "step": 20, "success_rate": 0.5, "success_se": 0.03, "floor": 0.1, "ceiling": 1.0}
 MOMENT = Snapshot(

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from rlctl.config import load
-from rlctl.up import curve, report
-from rlctl.up.snapshot import folded, seconds_per_step, snapshot, throughput
-from rlctl.up.summary import summarize
+from rlctl.up.history.snapshot import folded, seconds_per_step, snapshot, throughput
+from rlctl.up.history.summary import summarize
+from rlctl.up.report import curve, report
 
 
 def test_the_summary_has_what_was_promised(run_dir: Path) -> None:

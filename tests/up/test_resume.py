@@ -9,7 +9,7 @@ import pytest
 from rlctl.config import Loaded, load
 from rlctl.errors import ConfigError
 from rlctl.up import run
-from rlctl.up.checks import claim
+from rlctl.up.planning.checks import claim
 
 
 def loaded(*overrides: str) -> Loaded:

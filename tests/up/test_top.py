@@ -2,7 +2,7 @@
 
 import time
 
-from rlctl.up.top import counters, groups, per_second
+from rlctl.up.live.top import counters, groups, per_second
 
 
 def test_rates_are_growth_over_the_window_and_nothing_without_two_recent_rows() -> None:

@@ -10,7 +10,7 @@ from rlctl.cli.options import Json
 
 def doctor(as_json: Json = False) -> None:
     """Show what is installed and what the machine has. Exit code 1 when the core does not work here."""
-    from rlctl.up import machine
+    from rlctl.up.planning import machine
 
     rows = [*machine.rows(), _ports()]
     if as_json:
@@ -26,7 +26,7 @@ def _ports() -> dict[str, Any]:
     """A loopback port can be bound."""
     import socket
 
-    from rlctl.up.machine import row
+    from rlctl.up.planning.machine import row
 
     try:
         with socket.socket() as probe:

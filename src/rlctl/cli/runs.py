@@ -17,7 +17,7 @@ STOP_S = 15.0
 
 def status(run_dir: RunDir, as_json: Json = False) -> None:
     """What runs, where it listens, how far it is."""
-    from rlctl.up.status import status as read
+    from rlctl.up.live.status import status as read
 
     found = read(existing(run_dir))
     if as_json:
@@ -95,7 +95,7 @@ def _prefixed(path: Path, row: str, count: int) -> str:
 
 def stop(run_dir: RunDir, as_json: Json = False) -> None:
     """End a run in order, as Ctrl-C in its terminal would."""
-    from rlctl.up.status import stop as end
+    from rlctl.up.live.status import stop as end
 
     stopped = end(existing(run_dir), STOP_S)
     if as_json:
@@ -108,8 +108,8 @@ def report(run_dir: RunDir, as_json: Json = False) -> None:
     """Write summary.json and report/curve.png again from the run's files, and show the report."""
     from rich.console import Console
 
-    from rlctl.up.report import report as write
-    from rlctl.up.report import show
+    from rlctl.up.report.report import report as write
+    from rlctl.up.report.report import show
 
     written = write(existing(run_dir))
     if as_json:

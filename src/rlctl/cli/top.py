@@ -23,8 +23,8 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from rlctl.up.dashboard import picture
-    from rlctl.up.top import Watch
+    from rlctl.up.live.dashboard import picture
+    from rlctl.up.live.top import Watch
 
     watch = Watch(existing(run_dir))
     console = Console()

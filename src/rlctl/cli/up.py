@@ -61,7 +61,7 @@ def _setup(sources: list[str], set_: list[str], resume: bool, only: list[str]) -
 
 
 def _show(setup: "Setup", as_json: bool) -> None:
-    from rlctl.up import checks
+    from rlctl.up.planning import checks
     from rlctl.up.run import planned
 
     checks.check(setup.loaded, setup.specs, hub=lambda model, revision: None, starting=False)

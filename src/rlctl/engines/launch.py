@@ -23,10 +23,10 @@ def main(config: Config, index: int = 0) -> None:
     if config.engine.urls and index >= len(config.engine.urls):
         raise ConfigError(f"--index {index}: engine.urls has {len(config.engine.urls)} addresses")
     if resolve(config) == "vllm":
-        from rlctl.engines.vllm import exec_vllm
+        from rlctl.engines.vllm.launch import exec_vllm
 
         exec_vllm(config, index)
     else:
-        from rlctl.engines.server import main as serve
+        from rlctl.engines.embedded.server import main as serve
 
         serve(config, index)

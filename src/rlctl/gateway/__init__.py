@@ -2,5 +2,5 @@
 
     request -> dialect (chat, completions) -> session (which known step does it extend?) -> engine -> record -> reply
 
-Adding a dialect is one module that turns its JSON into a `calls.Call` and a `calls.Outcome` back into its JSON.
+Adding a dialect is one module that turns its JSON into a `chat.ChatCall` and a `sampling.Outcome` back into its JSON.
 """

@@ -15,16 +15,15 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace as replace_struct
 
-from rlctl.gateway.codec import Codec
-from rlctl.gateway.dialects import Limits, Sampled, Sampling, fitted
-from rlctl.gateway.engine_api import Begun, Part
 from rlctl.gateway.faults import Fault
-from rlctl.gateway.record import Recorder
-from rlctl.gateway.sessions import Prompt, Session
-from rlctl.gateway.template import Message
+from rlctl.gateway.routing.upstream import Completion, Upstream
+from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled, Sampling, fitted
+from rlctl.gateway.sessions.record import Recorder
+from rlctl.gateway.sessions.session import Prompt, Session
+from rlctl.gateway.sessions.trajectories import Live, Trajectories
+from rlctl.gateway.text.codec import Codec
+from rlctl.gateway.text.template import Message
 from rlctl.gateway.tracing import Tracing
-from rlctl.gateway.trajectories import Live, Trajectories
-from rlctl.gateway.upstream import Completion, Upstream
 from rlctl.wire.samples import Step
 
 PHASES = ("template", "tokenize", "engine", "pool")
@@ -34,30 +33,10 @@ Answered = Callable[[str, str], Message | None]
 
 
 class Feed(Protocol):
-    """Where a streamed answer goes (streaming.Feed)."""
+    """Where a streamed answer goes (dialects.streaming.Feed)."""
 
     def begin(self, begun: Begun) -> None: ...
     def add(self, part: Part) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """An answered call, as the dialects need it."""
-
-    number: int
-    """step_index of the first choice."""
-    created: int
-    """Unix seconds."""
-    prompt: bytes
-    """int32 ids the engine saw."""
-    sampled: list[Sampled]
-    messages: list[Message]
-    acknowledged: asyncio.Future[None]
-    """Done when the pool has the Steps."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        return len(self.prompt) // 4
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@
                                         +--> recorder --ZeroMQ--> pool      (reply only after its acknowledgement)
 
 Beside it run: engine health checks, the recorder's sending loop, the sweep of silent trajectories, the metrics rows.
-With gateway.workers above 1 this process only watches over that many which do all of it (workers.py).
+With gateway.workers above 1 this process only watches over that many which do all of it (workers/parent.py).
 """
 
 import asyncio
@@ -24,25 +24,25 @@ import uvicorn
 
 from rlctl.config.root import Config
 from rlctl.errors import ConfigError
-from rlctl.gateway import folder
-from rlctl.gateway.app import App, write_rows
 from rlctl.gateway.calls import Calls, Counts
-from rlctl.gateway.codec import Codec
-from rlctl.gateway.dialects import Limits
-from rlctl.gateway.door import Door
-from rlctl.gateway.episode_routes import EpisodeRoutes
-from rlctl.gateway.guard import Guarded
-from rlctl.gateway.handover import Handover
-from rlctl.gateway.keys import Keys
-from rlctl.gateway.model_routes import ModelRoutes
-from rlctl.gateway.record import Recorder
-from rlctl.gateway.siblings import Siblings
-from rlctl.gateway.template import ChatTemplate
+from rlctl.gateway.door.accept import Door
+from rlctl.gateway.door.guard import Guarded
+from rlctl.gateway.door.keys import Keys
+from rlctl.gateway.routes.app import App, write_rows
+from rlctl.gateway.routes.episodes import EpisodeRoutes
+from rlctl.gateway.routes.model import ModelRoutes
+from rlctl.gateway.routing.upstream import Upstream
+from rlctl.gateway.sampling import Limits
+from rlctl.gateway.sessions.record import Recorder
+from rlctl.gateway.sessions.trajectories import Trajectories
+from rlctl.gateway.text import folder
+from rlctl.gateway.text.codec import Codec
+from rlctl.gateway.text.template import ChatTemplate
 from rlctl.gateway.tracing import configured
-from rlctl.gateway.trajectories import Trajectories
-from rlctl.gateway.upstream import Upstream
-from rlctl.gateway.worker import Worker
-from rlctl.gateway.workers import Reports, Workers
+from rlctl.gateway.workers.handover import Handover
+from rlctl.gateway.workers.parent import Reports, Workers
+from rlctl.gateway.workers.siblings import Siblings
+from rlctl.gateway.workers.worker import Worker
 from rlctl.telemetry import logs, process
 from rlctl.telemetry.metrics import Metrics
 from rlctl.wire.sockets import Ask

@@ -17,7 +17,7 @@ from rlctl.data.choose import Choice, chosen, versions
 from rlctl.data.rows import Decode, Row, Source, source
 from rlctl.data.text import decoder
 from rlctl.errors import ConfigError
-from rlctl.train.samples import BadSteps, TrainSample, build
+from rlctl.train.data.samples import BadSteps, TrainSample, build
 from rlctl.wire.arrays import pack_ids
 from rlctl.wire.samples import TRAIN, Trajectory
 

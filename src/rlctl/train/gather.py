@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from rlctl.config import Config
 from rlctl.telemetry.phases import Phases
-from rlctl.train.shaping import Shaped, shape
-from rlctl.train.source import BatchSource
+from rlctl.train.data.source import BatchSource
+from rlctl.train.objective.shaping import Shaped, shape
 from rlctl.wire.samples import Group
 
 log = logging.getLogger(__name__)

@@ -32,23 +32,24 @@ from rlctl.errors import ConfigError
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce
-from rlctl.train import checkpoint, folders, publish, report
-from rlctl.train.batches import minibatches
-from rlctl.train.checkpoint import State
-from rlctl.train.companions import Companions
-from rlctl.train.effort import flops_of, peak_memory_mb
-from rlctl.train.evaluation import Evaluator
+from rlctl.train.data.batches import minibatches
+from rlctl.train.data.source import BatchSource, open_source
 from rlctl.train.gather import Gathered, gather
-from rlctl.train.learner import Learner, Plan, plan_for
-from rlctl.train.losses import policy_loss
-from rlctl.train.optim import Extras
-from rlctl.train.policy import start_path
+from rlctl.train.learning.companions import Companions
+from rlctl.train.learning.learner import Learner, Plan, plan_for
+from rlctl.train.learning.optim import Extras
+from rlctl.train.model.policy import start_path
+from rlctl.train.model.tree_models import settle
+from rlctl.train.monitor import report
+from rlctl.train.monitor.effort import flops_of, peak_memory_mb
+from rlctl.train.monitor.evaluation import Evaluator
+from rlctl.train.monitor.watch import Watch
+from rlctl.train.objective.losses import policy_loss
+from rlctl.train.objective.shaping import Shaped
 from rlctl.train.ranks import Ranks
-from rlctl.train.shaping import Shaped
-from rlctl.train.source import BatchSource, open_source
 from rlctl.train.start import start
-from rlctl.train.tree_models import settle
-from rlctl.train.watch import Watch
+from rlctl.train.weights import checkpoint, folders, publish
+from rlctl.train.weights.checkpoint import State
 
 log = logging.getLogger(__name__)
 

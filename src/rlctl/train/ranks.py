@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from rlctl.config import Config
-from rlctl.train.tokens import add_up
+from rlctl.train.objective.tokens import add_up
 
 FOREVER = timedelta(days=30)
 

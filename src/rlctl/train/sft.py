@@ -25,17 +25,18 @@ from rlctl.errors import ConfigError, RlctlError
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce
-from rlctl.train import demonstrations, folders, publish
-from rlctl.train.demonstrations import Writing
-from rlctl.train.learner import Learner, Plan, plan_for
-from rlctl.train.losses import nll
-from rlctl.train.optim import Extras
-from rlctl.train.policy import export
+from rlctl.train.data import demonstrations
+from rlctl.train.data.demonstrations import Writing
+from rlctl.train.data.samples import TrainSample
+from rlctl.train.learning.learner import Learner, Plan, plan_for
+from rlctl.train.learning.optim import Extras
+from rlctl.train.model.policy import export
+from rlctl.train.model.tree_models import settle
+from rlctl.train.objective.losses import nll
+from rlctl.train.objective.tokens import Sums, Tokens
 from rlctl.train.ranks import Ranks
-from rlctl.train.samples import TrainSample
 from rlctl.train.start import start
-from rlctl.train.tokens import Sums, Tokens
-from rlctl.train.tree_models import settle
+from rlctl.train.weights import folders, publish
 from rlctl.wire.messages import Evaluate, Evaluated
 from rlctl.wire.sockets import AskBlocking
 

@@ -32,6 +32,6 @@ def start(name: str, config: Config, body: Callable[[Ranks], None]) -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Without the interpreter's farewell, which takes torch seconds; files are whole or not there (`folders`)."""
+    """Without the interpreter's farewell, which takes torch seconds; files are whole or absent (`weights.folders`)."""
     logging.shutdown()
     os._exit(0)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlctl.config import Loaded
-from rlctl.up import checks, devices, ports
-from rlctl.up.leash import GRACE_S
-from rlctl.up.plan import ProcessSpec, plan
-from rlctl.up.processes import Launcher, secrets
-from rlctl.up.supervisor import Limits, Stops, Supervisor
+from rlctl.up.planning import checks, devices, ports
+from rlctl.up.planning.plan import ProcessSpec, plan
+from rlctl.up.supervision.leash import GRACE_S
+from rlctl.up.supervision.processes import Launcher, secrets
+from rlctl.up.supervision.supervisor import Limits, Stops, Supervisor
 
 SERVING = ("prepare", "pool", "engine", "gateway")
 
@@ -39,7 +39,7 @@ def start(loaded: Loaded, folder: Path) -> None:
     (folder / "resolved.toml").write_text(loaded.toml(), encoding="utf-8")
     mark = uuid.uuid4().hex
     leash = subprocess.Popen(
-        [sys.executable, "-m", "rlctl.up.leash", mark], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "rlctl.up.supervision.leash", mark], stdin=subprocess.PIPE, start_new_session=True
     )
     assert leash.stdin is not None
     limits = Limits(start_s=loaded.config.engine.start_timeout_s, watchdog_s=math.inf)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlctl.config import Config
 from rlctl.telemetry import logs
-from rlctl.up.plan import builds_model, generates_demonstrations
+from rlctl.up.planning.plan import builds_model, generates_demonstrations
 
 log = logging.getLogger(__name__)
 

@@ -20,15 +20,16 @@ from rich.text import Text
 from rlctl.config import Loaded
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import Metrics
-from rlctl.up import checks, devices, ports, provenance, summary
-from rlctl.up.leash import GRACE_S
-from rlctl.up.page.write import write as write_page
-from rlctl.up.plan import Ports, ProcessSpec, plan
-from rlctl.up.processes import Launcher, secrets
-from rlctl.up.progress import progress
-from rlctl.up.report import report, show
-from rlctl.up.snapshot import Reader
-from rlctl.up.supervisor import Died, Interrupted, Limits, Member, Stops, Supervisor
+from rlctl.up.history import summary
+from rlctl.up.history.snapshot import Reader
+from rlctl.up.live.progress import progress
+from rlctl.up.planning import checks, devices, ports, provenance
+from rlctl.up.planning.plan import Ports, ProcessSpec, plan
+from rlctl.up.report.page.write import write as write_page
+from rlctl.up.report.report import report, show
+from rlctl.up.supervision.leash import GRACE_S
+from rlctl.up.supervision.processes import Launcher, secrets
+from rlctl.up.supervision.supervisor import Died, Interrupted, Limits, Member, Stops, Supervisor
 
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal."""
@@ -110,7 +111,7 @@ def _supervise(setup: Setup, console: Console) -> None:
     reader = Reader(config, setup.run_dir)
     account = Account(setup.run_dir)
     leash = subprocess.Popen(
-        [sys.executable, "-m", "rlctl.up.leash", mark], stdin=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "rlctl.up.supervision.leash", mark], stdin=subprocess.PIPE, start_new_session=True
     )
     assert leash.stdin is not None
     try:

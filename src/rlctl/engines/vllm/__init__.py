@@ -1,0 +1,1 @@
+"""vLLM as an engine: how it is started, and rlctl's face inside its process."""

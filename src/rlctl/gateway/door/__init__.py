@@ -1,0 +1,1 @@
+"""How bytes become requests: connections accepted, bounded, parsed, and who may ask."""

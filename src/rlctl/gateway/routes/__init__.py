@@ -1,0 +1,1 @@
+"""What each path does, as an ASGI application, and the OpenAPI document of it."""

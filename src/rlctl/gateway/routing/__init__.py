@@ -1,0 +1,1 @@
+"""Calls to the engines: which one, over which connection, in which words."""

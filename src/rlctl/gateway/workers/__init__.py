@@ -1,0 +1,1 @@
+"""Several gateway processes behind one port: their parent, who owns which trajectory, how they hand over."""

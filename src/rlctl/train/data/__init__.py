@@ -1,0 +1,1 @@
+"""What is trained on: Steps and demonstrations to token samples, samples to micro-batches."""

@@ -1,0 +1,86 @@
+"""Model, optimizer and schedule of one rank, and the optimizer steps of a plan: what RL and the warm start share."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from rlctl.config import Config
+from rlctl.config.learning import Optim
+from rlctl.models.load import load_tokenizer
+from rlctl.train.data.batches import Minibatch, grid
+from rlctl.train.data.samples import TrainSample
+from rlctl.train.learning import optim
+from rlctl.train.learning.optim import Extras, Loss, Schedule
+from rlctl.train.model import policy
+from rlctl.train.ranks import Ranks
+
+Plan = list[Minibatch]
+"""The optimizer steps of one rank."""
+
+
+class Student:
+    """A model with its optimizer and schedule."""
+
+    def __init__(self, module: nn.Module, settings: Optim, total: int, ranks: Ranks) -> None:
+        self.module = module
+        self.settings = settings
+        self.ranks = ranks
+        self.optimizer = optim.adamw(module.parameters(), settings)
+        self.schedule = Schedule(settings, total)
+
+    def run(self, plan: Plan, loss: Loss, position: int, extras: Extras = Extras()) -> list[dict[str, float]]:
+        """Take the optimizer steps of this rank's plan; every step's global sums, on rank 0.
+
+        `position`: place of the first of them in the schedule. A vetoed step is the last.
+        """
+        rows = []
+        for number, minibatch in enumerate(plan):
+            lr = self.schedule.lr(position + number)
+            update = optim.step(
+                self.module, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, extras
+            )
+            computed = {"computed_tokens": float(sum(micro.area for micro in minibatch.micros))}
+            sums = self.ranks.add_up(update.sums | computed)
+            sums |= {
+                "divisor": update.divisor,
+                "grad_norm": update.grad_norm,
+                "skipped": float(update.skipped),
+                "vetoed": float(update.vetoed),
+                "lr": lr,
+            }
+            rows.append(sums)
+            if update.vetoed:
+                break
+        return rows
+
+
+class Learner(Student):
+    """The policy, with its tokenizer."""
+
+    def __init__(self, config: Config, settings: Optim, path: str, total: int, ranks: Ranks) -> None:
+        torch.manual_seed(config.run.seed)
+        self.policy = policy.load(path, config, ranks)
+        self.tokenizer = load_tokenizer(path, config.model.trust_remote_code, config.model.revision)
+        super().__init__(self.policy, settings, total, ranks)
+
+
+def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int, aggregation: str) -> list[Plan]:
+    """One optimizer step per part, cut into micro-batches for `world` ranks: element r is rank r's plan."""
+    plans: list[Plan] = [[] for _ in range(world)]
+    for samples in parts:
+        row = _row_tokens(samples, config)
+        length, tree = config.algo.constant_length, config.train.prefix_tree
+        cut = grid(samples, world, config.train.micro_tokens, aggregation, row, length, tree)
+        for rank, minibatch in enumerate(cut):
+            plans[rank].append(minibatch)
+    return plans
+
+
+def _row_tokens(samples: Sequence[TrainSample], config: Config) -> int:
+    """Capacity of a packed row: a whole micro-batch where attention takes variable lengths, else the longest sample."""
+    if not config.train.packing:
+        return 0
+    if config.model.attention == "flash_attention_2":
+        return config.train.micro_tokens
+    return max(len(sample) for sample in samples)

@@ -1,0 +1,118 @@
+"""AdamW, its schedule, and one optimizer step over a grid of micro-batches."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from rlctl.config.learning import Optim
+from rlctl.errors import ConfigError
+from rlctl.train.data.batches import MicroBatch, Minibatch
+from rlctl.train.model.policy import tokens_of, whole
+from rlctl.train.objective.tokens import Sums, Tokens, add_up
+
+Loss = Callable[[torch.Tensor, torch.Tensor, Tokens], tuple[torch.Tensor, Sums]]
+"""(logprobs, entropies, tokens) -> (sum over the micro-batch, metric sums)."""
+
+
+class Schedule:
+    """A transformers schedule as a pure function of the position, so that resuming needs only a number.
+
+    `lr(n) = lr * f(n)` during warm-up, then `lr * max(f(n), min_lr_fraction)`, with f the schedule by that name.
+    "constant" with warm-up steps means "constant_with_warmup".
+    """
+
+    def __init__(self, config: Optim, total: int) -> None:
+        from transformers import get_scheduler
+
+        self._config = config
+        self._warmup = config.warmup_steps or round(config.warmup_fraction * total)
+        name = "constant_with_warmup" if config.schedule == "constant" and self._warmup else config.schedule
+        unit = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+        try:
+            scheduler = get_scheduler(name, unit, self._warmup, total)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"train.optim.schedule = {config.schedule!r} cannot be used: {error}") from error
+        if not isinstance(scheduler, torch.optim.lr_scheduler.LambdaLR):
+            raise ConfigError(f"train.optim.schedule = {config.schedule!r} depends on more than the step")
+        self._factor: Callable[[int], float] = scheduler.lr_lambdas[0]
+
+    def lr(self, position: int) -> float:
+        """Learning rate of optimizer step `position` (from 0)."""
+        factor = float(self._factor(position))
+        if position >= self._warmup:
+            factor = max(factor, self._config.min_lr_fraction)
+        return self._config.lr * factor
+
+
+def adamw(parameters: Iterable[nn.Parameter], config: Optim) -> torch.optim.AdamW:
+    """AdamW over the parameters that train; fused, which is the fastest on CPU and CUDA alike."""
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    return torch.optim.AdamW(
+        trained, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
+    )
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one optimizer step did, on this rank."""
+
+    sums: dict[str, float]
+    """Metric sums over this rank's micro-batches."""
+    divisor: float
+    grad_norm: float
+    """Before clipping, over all ranks."""
+    skipped: bool
+    """The gradient was not finite, so nothing was changed."""
+    vetoed: bool = False
+    """Refused by `Extras.veto`, so nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What some algorithms add to an optimizer step."""
+
+    entropy: str = "value"
+    """Whether entropies are computed, and with gradient: see `Policy.forward`."""
+    reference: Callable[[MicroBatch], torch.Tensor] | None = None
+    """Logits to compare the whole distribution with."""
+    veto: Callable[[dict[str, float]], bool] | None = None
+    """Given this rank's metric sums, whether the update is not to be made; the same answer on all ranks."""
+
+
+def step(
+    policy: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    minibatch: Minibatch,
+    loss: Loss,
+    world: int,
+    lr: float,
+    grad_clip: float,
+    extras: Extras = Extras(),
+) -> Update:
+    """Forward and backward over all micro-batches, clip, step.
+
+    Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A
+    non-finite gradient norm is the same on all ranks, so all of them skip together.
+    """
+    parts: list[Sums] = []
+    for micro in minibatch.micros:
+        other = extras.reference(micro) if extras.reference else None
+        scores = policy(micro, extras.entropy, other)
+        tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
+        value, sums = loss(scores.logprobs, scores.entropies, tokens)
+        (value * (world / minibatch.divisor)).backward()
+        parts.append(sums)
+    numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
+    if extras.veto and extras.veto(numbers):
+        optimizer.zero_grad(set_to_none=True)
+        return Update(numbers, minibatch.divisor, 0.0, skipped=False, vetoed=True)
+    norm = float(whole(nn.utils.clip_grad_norm_([p for p in policy.parameters() if p.grad is not None], grad_clip)))
+    skipped = not torch.isfinite(torch.tensor(norm)).item()
+    if not skipped:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Update(numbers, minibatch.divisor, norm, skipped)

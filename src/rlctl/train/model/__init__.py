@@ -1,0 +1,1 @@
+"""What computes log-probabilities and values: policy, reference, critic, and attention over shared prefixes."""

@@ -1,0 +1,41 @@
+"""The value model: a transformer body of its own with one output, trained beside the policy."""
+
+import torch
+from torch import nn
+
+from rlctl.config import Config
+from rlctl.train.data.batches import MicroBatch
+from rlctl.train.model import policy as policies
+from rlctl.train.model.policy import Scores
+from rlctl.train.model.tree_models import inputs_of
+from rlctl.train.ranks import Ranks
+
+
+class Critic(nn.Module):
+    """Answers like a policy, with the value of the state before each trainable token in the place of its logprob."""
+
+    def __init__(self, body: nn.Module, width: int) -> None:
+        super().__init__()
+        self.lm = body
+        self.head = nn.Linear(width, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, micro: MicroBatch, with_entropy: str = "", reference: None = None) -> Scores:
+        """Values float32 `[N]`."""
+        device = self.head.weight.device
+        take = lambda array: torch.from_numpy(array).to(device)  # noqa: E731
+        output = self.lm(**inputs_of(micro, self.lm.config, device))
+        values = self.head(output.last_hidden_state.flatten(0, 1)[take(micro.sources)])[:, 0].float()
+        return Scores(values, torch.zeros_like(values))
+
+
+def load(config: Config, start: str, ranks: Ranks) -> Critic:
+    """The critic of `[critic]`: the body of a language model, all of it trained; V = 0 everywhere at first."""
+    lm = policies.load_lm(config.critic.path or start, config, ranks)
+    critic = Critic(lm.base_model, lm.config.get_text_config().hidden_size).to(ranks.device)
+    if config.train.memory.activation_checkpointing:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    critic.train()
+    policies.prepare(critic, config, ranks)
+    return critic

@@ -1,0 +1,299 @@
+"""The trained model: loading, LoRA, activation checkpointing, sharding, export; log-probabilities of micro-batches."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from rlctl.config import Config
+from rlctl.errors import ConfigError
+from rlctl.models.load import load_policy
+from rlctl.train.data.batches import MicroBatch
+from rlctl.train.model.logits import score
+from rlctl.train.model.tree_models import inputs_of, use_trees, why_not
+from rlctl.train.objective.divergence import full
+from rlctl.train.objective.tokens import Tokens
+from rlctl.train.ranks import Ranks
+
+ADAPTER = "default"
+LOGITS = "logits"
+"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[N, V]` instead of logprobs."""
+
+
+class Scores(NamedTuple):
+    """Of every trainable token of a micro-batch, float32 `[N]`."""
+
+    logprobs: torch.Tensor
+    entropies: torch.Tensor
+    """Zeros where they were not asked for."""
+    divergence: torch.Tensor | None = None
+    """Exact KL(policy || reference), where the reference's logits were given."""
+
+
+class Policy(nn.Module):
+    """A causal language model that answers with log-probabilities and entropies of the trainable tokens.
+
+    The logits of other positions are never computed: a hook hands the output layer only the rows that predict
+    trainable tokens, so whatever the model does after that layer (scaling, soft-capping) still happens. With `chunk`
+    the hook keeps those rows, and their logits are made `chunk` rows at a time, in the backward pass anew: then the
+    logits of a micro-batch are never whole in memory.
+    """
+
+    def __init__(self, lm: Any, chunk: int = 0) -> None:
+        super().__init__()
+        self.lm = lm
+        self.chunk = chunk
+        self._sources: torch.Tensor | None = None
+        self._states: torch.Tensor | None = None
+        lm.get_output_embeddings().register_forward_pre_hook(self._keep_sources)
+
+    def _keep_sources(self, module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...] | None:
+        if self._sources is None:
+            return None
+        rows = args[0].flatten(0, 1)[self._sources]
+        if self.chunk:
+            self._states, rows = rows, rows[:1]
+        return (rows[None],)
+
+    def forward(self, micro: MicroBatch, with_entropy: str = "value", reference: torch.Tensor | None = None) -> Scores:
+        """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with."""
+        if with_entropy == LOGITS:
+            return Scores(self.logits(micro), torch.zeros(0))
+        device = next(self.lm.parameters()).device
+        targets, temperatures = _take(micro.targets, device), _take(micro.temperatures, device)
+        logits = self.logits(micro)
+        states, self._states = self._states, None
+        if states is None:
+            return _scores(logits, targets, temperatures, with_entropy, reference)
+        parts = []
+        for start in range(0, len(states), self.chunk):
+            part = slice(start, start + self.chunk)
+            against = None if reference is None else reference[part]
+            parts.append(
+                checkpoint(
+                    self._of_states,
+                    states[part],
+                    targets[part],
+                    temperatures[part],
+                    with_entropy,
+                    against,
+                    use_reentrant=False,
+                )
+            )
+        logprobs, entropies = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+        divergences = [part.divergence for part in parts if part.divergence is not None]
+        return Scores(logprobs, entropies, torch.cat(divergences) if divergences else None)
+
+    def logits(self, micro: MicroBatch) -> torch.Tensor:
+        """`[N, V]`; only the first row when they are made in chunks."""
+        device = next(self.lm.parameters()).device
+        self._sources = _take(micro.sources, device)
+        try:
+            output = self.lm(**inputs_of(micro, self.lm.config, device))
+        finally:
+            self._sources = None
+        return output.logits[0]
+
+    def _of_states(self, states: torch.Tensor, *rest: Any) -> Scores:
+        return _scores(self.lm.get_output_embeddings()(states), *rest)
+
+
+def _take(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(array).to(device)
+
+
+def _scores(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor,
+    with_entropy: str,
+    reference: torch.Tensor | None,
+) -> Scores:
+    logprobs, entropies = score(logits, targets, temperatures, with_entropy)
+    divergence = None
+    if reference is not None:
+        ours, theirs = ((z.float() / temperatures[:, None]).log_softmax(1) for z in (logits, reference))
+        divergence = full(ours, theirs)
+    return Scores(logprobs, entropies, divergence)
+
+
+def tokens_of(micro: MicroBatch, device: torch.device) -> Tokens:
+    """The loss's view of a micro-batch."""
+    return Tokens(
+        _take(micro.behaviour, device),
+        _take(micro.advantages, device),
+        _take(micro.weights, device),
+        _take(micro.sequences, device),
+        {name: _take(values, device) for name, values in micro.columns.items()},
+    )
+
+
+def load(path: str, config: Config, ranks: Ranks) -> Policy:
+    """The model in `path`, ready to train: float32 master weights, computing in `model.dtype`.
+
+    ConfigError if it cannot be read.
+    """
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    if policy.chunk:
+        _check_head(policy.lm)
+    if config.train.lora.rank:
+        _add_lora(policy, config)
+    if config.train.memory.activation_checkpointing:
+        policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy.train()
+    prepare(policy, config, ranks)
+    return policy
+
+
+def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
+    """A model that only answers: a reference or a teacher."""
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    policy.requires_grad_(False)
+    prepare(policy, config, ranks)
+    return policy
+
+
+def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
+    """The float32 causal language model in `path`, on this rank's device, ready for forests where they are wanted."""
+    model = config.model
+    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    if config.train.prefix_tree and not why_not(lm.config):
+        use_trees(lm)
+    return lm
+
+
+def prepare(module: nn.Module, config: Config, ranks: Ranks) -> None:
+    """No dropout, and sharded; `module.lm` is the transformer whose blocks are the units."""
+    _without_dropout(module)
+    _shard(module, config, ranks)
+
+
+def _check_head(lm: Any) -> None:
+    """Chunks are made by the output layer alone: a model that changes its logits afterwards is refused."""
+    config = lm.config.get_text_config()
+    for key in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, key, None) not in (None, 1, 1.0):
+            raise ConfigError(f"train.memory.logit_chunk cannot be used with this model, which has {key}; set it to 0")
+
+
+def _add_lora(policy: Policy, config: Config) -> None:
+    import peft
+
+    lora = config.train.lora
+    settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0)
+    peft.inject_adapter_in_model(settings, policy.lm, adapter_name=ADAPTER)
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def _without_dropout(policy: nn.Module) -> None:
+    """Training must compute the very distribution that the engine sampled from."""
+    for module in policy.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
+
+
+def _shard(policy: Any, config: Config, ranks: Ranks) -> None:
+    """FSDP2 over all ranks. "none" keeps whole weights on each: a mesh whose shard side is 1, the same code.
+
+    One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes
+    nothing).
+    """
+    if config.model.dtype == "float16":
+        raise ConfigError("model.dtype = float16 would need loss scaling to train; use bfloat16 or float32")
+    if ranks.world == 1 and config.model.dtype == "float32":
+        return
+    ranks.need_group()
+    kind = ranks.device.type
+    if config.train.fsdp.strategy == "full":
+        mesh = init_device_mesh(kind, (ranks.world,))
+    else:
+        mesh = init_device_mesh(kind, (ranks.world, 1), mesh_dim_names=("replicate", "shard"))
+    compute = getattr(torch, config.model.dtype)
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32),
+        "reshard_after_forward": config.train.fsdp.reshard_after_forward,
+    }
+    blocks = set(getattr(policy.lm, "_no_split_modules", None) or [])
+    for module in list(policy.modules()):
+        if type(module).__name__ in blocks:
+            fully_shard(module, **options)
+    fully_shard(policy, **options)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The full value of a possibly sharded tensor (all ranks must call it)."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
+    """Weights under their Hugging Face names, on the CPU, in `dtype`, LoRA merged, tied copies once.
+
+    All ranks must call it; only those with `keep` get anything. LoRA: `W + alpha / r * B A`, computed on a copy, so
+    that the frozen weights do not drift. Source: arXiv 2106.09685, eq. 3.
+    """
+    target = getattr(torch, dtype)
+    scale = {name: module.scaling[ADAPTER] for name, module in policy.named_modules() if hasattr(module, "lora_A")}
+    state = dict(policy.state_dict())
+    untied = {name for name, _ in policy.named_parameters()} | {name for name, _ in policy.named_buffers()}
+    weights: dict[str, torch.Tensor] = {}
+    for name, value in state.items():
+        if ".lora_" in name:
+            continue
+        full = whole(value.detach())
+        plain = name.removeprefix("lm.").replace(".base_layer.", ".")
+        owner = name.rpartition(".base_layer.")[0]
+        if owner in scale and name.endswith(".weight"):
+            a, b = (whole(state[f"{owner}.lora_{side}.{ADAPTER}.weight"].detach()) for side in "AB")
+            full = full + scale[owner] * (b @ a)
+        if keep and name in untied:
+            weights[plain] = full.to("cpu", target if full.is_floating_point() else full.dtype).contiguous()
+    return weights
+
+
+def trainable_state(policy: nn.Module, keep: bool) -> dict[str, torch.Tensor]:
+    """Exact values of the trained parameters by name; all ranks must call it, those with `keep` get them."""
+    state = {}
+    for name, parameter in policy.named_parameters():
+        if parameter.requires_grad:
+            full = whole(parameter.detach())
+            if keep:
+                state[name] = full.cpu().clone()
+    return state
+
+
+def load_trainable(policy: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Put `trainable_state` back, whatever the sharding; the model and LoRA shape must be the same."""
+    load_parameters(policy, {name: state[name] for name, p in policy.named_parameters() if p.requires_grad})
+
+
+def load_parameters(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Whole values by name into parameters that may be sharded."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if name in state:
+                parameter.copy_(_like(state[name], parameter))
+
+
+def _like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    value = value.to(parameter.device, parameter.dtype)
+    if not isinstance(parameter, DTensor):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+
+
+def start_path(config: Config) -> str:
+    """Where RL starts from: the warm start's model when there is one, else the configured model."""
+    warm = config.run_dir / "sft" / "model"
+    return str(warm) if (Path(warm) / "config.json").exists() else config.model_dir

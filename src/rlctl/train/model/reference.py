@@ -1,0 +1,79 @@
+"""The reference policy: a frozen copy, a teacher, or the policy's own base weights under LoRA."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlctl.config import Config
+from rlctl.train.data.batches import MicroBatch
+from rlctl.train.model import policy as policies
+from rlctl.train.model.policy import Policy
+from rlctl.train.ranks import Ranks
+
+
+class Reference:
+    """Answers with log-probabilities; never trained."""
+
+    def __init__(self, config: Config, policy: Policy, start: str, ranks: Ranks) -> None:
+        self._policy = policy
+        self._every = config.reference.update_every
+        self.shares_weights = bool(config.train.lora.rank) and not config.reference.path
+        """Whether it is the policy with its adapters off."""
+        self._own = None if self.shares_weights else policies.load_frozen(config.reference.path or start, config, ranks)
+
+    @torch.no_grad()
+    def logprobs(self, micro: MicroBatch) -> torch.Tensor:
+        """float32 `[N]`"""
+        with self._answering() as model:
+            return model(micro, "").logprobs
+
+    @torch.no_grad()
+    def logits(self, micro: MicroBatch) -> torch.Tensor:
+        """`[N, V]`, whole: for the exact divergence."""
+        with self._answering() as model:
+            chunk, model.chunk = model.chunk, 0
+            try:
+                return model(micro, policies.LOGITS).logprobs
+            finally:
+                model.chunk = chunk
+
+    @contextmanager
+    def _answering(self) -> Iterator[Policy]:
+        if self._own is not None:
+            yield self._own
+            return
+        _adapters(self._policy, False)
+        try:
+            yield self._policy
+        finally:
+            _adapters(self._policy, True)
+
+    def follow(self, step: int) -> None:
+        """Become the policy as it is after training step `step`, when that is due."""
+        if self._own is None or not self._every or step % self._every:
+            return
+        with torch.no_grad():
+            for mine, theirs in zip(self._own.parameters(), self._policy.parameters(), strict=True):
+                mine.copy_(theirs)
+
+    def state(self, keep: bool) -> dict[str, torch.Tensor]:
+        """Its weights if it can move, for the checkpoint; every rank calls it, those with `keep` get them."""
+        if self._own is None or not self._every:
+            return {}
+        whole = {name: policies.whole(value.detach()) for name, value in self._own.named_parameters()}
+        return {name: value.cpu().clone() for name, value in whole.items()} if keep else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        if self._own is not None and state:
+            policies.load_parameters(self._own, state)
+
+
+def _adapters(policy: nn.Module, on: bool) -> None:
+    for module in policy.modules():
+        if hasattr(module, "lora_A"):
+            module.enable_adapters(on)  # type: ignore[operator]
+    for name, parameter in policy.named_parameters():
+        parameter.requires_grad_("lora_" in name)

@@ -1,0 +1,1 @@
+"""What is measured of training: metrics rows, diagnostics, effort, evaluations."""

@@ -1,0 +1,39 @@
+"""How much work training is: floating-point operations and memory."""
+
+import resource
+import sys
+from collections.abc import Sequence
+
+import torch
+
+from rlctl.train.data.samples import TrainSample
+
+
+def flops(lengths: Sequence[int], parameters: int, layers: int, width: int) -> float:
+    """Operations of one forward and backward pass over sequences of these lengths.
+
+    `6 P T + 6 L W sum_i T_i^2`: two per weight and token forward, twice that backward; the causal half of the attention
+    scores and their weighted sum, `2 L W T_i^2` forward. `parameters` P: without the input embedding. Recomputation
+    (checkpointing) is not work. Source: PaLM, arXiv 2204.02311, appendix B (which counts the whole square).
+    """
+    return 6.0 * parameters * sum(lengths) + 6.0 * layers * width * float(sum(n * n for n in lengths))
+
+
+def flops_of(samples: Sequence[TrainSample], lm: torch.nn.Module, epochs: int) -> float:
+    """Of all passes of one training step with the language model `lm`, shared prefixes as often as they occur."""
+    config = lm.config.get_text_config()  # type: ignore[union-attr, operator]
+    width = config.num_attention_heads * (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    embedding = lm.get_input_embeddings().weight  # type: ignore[operator]
+    tied = lm.get_output_embeddings().weight is embedding  # type: ignore[operator]
+    parameters = sum(p.numel() for p in lm.parameters()) - (0 if tied else embedding.numel())
+    return epochs * flops([len(s) for s in samples], parameters, config.num_hidden_layers, width)
+
+
+def peak_memory_mb() -> float:
+    """Of this process since its start: on the GPU where there is one, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    scale = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale

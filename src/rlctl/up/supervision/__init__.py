@@ -1,0 +1,1 @@
+"""While processes run: started, watched and ended together; none outlives the run."""
