@@ -1,5 +1,6 @@
 """Summary, report and picture, from files as the components write them."""
 
+import io
 import json
 from pathlib import Path
 
@@ -99,3 +100,10 @@ def test_a_snapshot_knows_pace_and_time_left() -> None:
     moment = snapshot(config, {"sft": [], "train": rows, "pool": pool, "eval": []}, {"sft": "done", "train": "ready"})
     assert (moment.stage, moment.step, moment.eta_s, moment.queue, moment.version) == ("train", 3, 970.0, 4, 3)
     assert snapshot(config, {"sft": [], "train": [], "pool": [], "eval": []}, {"pool": "starting"}).stage == "start"
+
+
+def test_the_evaluations_fit_into_80_columns(run_dir: Path) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report.evaluations(summarize(run_dir)["eval"]))
+    text = console.export_text()
+    assert "±" in text and "…" not in text

@@ -57,6 +57,7 @@ def evaluations(rows: list[Json]) -> Table:
     last = rows[-1]["step"]
     after = f", before and after {last} steps (change in points)" if last > rows[0]["step"] else f" at step {last}"
     table = Table(title=f"success on held-out instances{after}", title_justify="left", title_style="bold", box=None)
+    table.padding = (0, 1, 0, 0)  # fits into 80 columns
     for name in ("eval", "temp", "episodes", "floor", "before", "after", "change", "ceiling"):
         table.add_column(name, justify="left" if name == "eval" else "right", no_wrap=True)
     for row in comparison.before_and_after(rows):
