@@ -13,10 +13,11 @@ SHARE_TOKENS = 16
 
 
 class Batch:
-    """Rows 0 .. size-1; a free row is a hole that is computed along and ignored, and filled first."""
+    """Rows 0, 1, ... of the KV cache: with a sequence, parked for a session (see `kv.Sessions`), or free."""
 
     def __init__(self, max_rows: int, seed: int) -> None:
         self.rows: list[Sequence | None] = []
+        self._parked: set[int] = set()
         self.max_rows = max_rows
         self.token = np.zeros(max_rows, np.int64)
         """The last token of each row, whose KV is still to be computed."""
@@ -35,18 +36,32 @@ class Batch:
         return [sequence for sequence in self.rows if sequence is not None]
 
     @property
-    def free(self) -> int:
-        """Rows that can be taken now."""
-        return self.max_rows - len(self.rows) + self.rows.count(None)
+    def size(self) -> int:
+        """Sequences."""
+        return len(self.rows) - self.rows.count(None)
 
-    def join(self, sequence: Sequence) -> None:
-        """Give the sequence a row."""
-        if None in self.rows:
-            row = self.rows.index(None)
-            self.rows[row] = sequence
-        else:
-            row = len(self.rows)
+    @property
+    def free(self) -> int:
+        """Rows that can be taken now, those that are parked included."""
+        return self.max_rows - self.size
+
+    @property
+    def active(self) -> np.ndarray:
+        """Rows with a sequence, ascending."""
+        return np.array([row for row, sequence in enumerate(self.rows) if sequence is not None], np.int64)
+
+    def hole(self) -> int:
+        """A free row before the last; -1 when there is none."""
+        free = (row for row, one in enumerate(self.rows) if one is None and row not in self._parked)
+        return next(free, -1)
+
+    def join(self, sequence: Sequence, row: int) -> None:
+        """Give the sequence a row: a free one, one that was kept for its session, or the next after the last."""
+        if row == len(self.rows):
             self.rows.append(sequence)
+        else:
+            self._parked.discard(row)
+            self.rows[row] = sequence
         sampling = sequence.sampling
         sequence.row = row
         self._temperature[row] = sampling.temperature
@@ -58,15 +73,23 @@ class Batch:
             sequence.draws = sequence.draws or np.random.default_rng(sampling.seed)
             self._seeded[row] = sequence.draws
 
-    def leave(self, sequence: Sequence) -> None:
-        """Free the sequence's row; holes at the end go."""
+    def leave(self, sequence: Sequence, parked: bool = False) -> None:
+        """Free the sequence's row, or park it."""
         row, sequence.row = sequence.row, -1
         self.rows[row] = None
         self.token[row] = self.position[row] = 0
         self._temperature[row] = 1.0
         self._filtered[row] = False
         self._seeded.pop(row, None)
-        while self.rows and self.rows[-1] is None:
+        if parked:
+            self._parked.add(row)
+        else:
+            self.unpark(row)
+
+    def unpark(self, *rows: int) -> None:
+        """These rows are free; free rows at the end go."""
+        self._parked.difference_update(rows)
+        while self.rows and self.rows[-1] is None and len(self.rows) - 1 not in self._parked:
             self.rows.pop()
 
     def settings(self, rows: np.ndarray, device: torch.device) -> Settings:

@@ -1,11 +1,11 @@
 """Continuous batching: sequences join and leave at every step.
 
-    waiting --admit--> rows of the batch        (KV of the session's earlier turns is copied in)
+    waiting --admit--> rows of the batch        (KV of the session's earlier turns is still in its row)
                          |
         step:   prefill  | rows with more than one token to compute: new prompts, and every row after new weights
                 decode   | all rows with one token to compute, together
                          v
-    finished <-- stop token, stop text, length  (KV is kept for the session's next turn)
+    finished <-- stop token, stop text, length  (the row is parked for the session's next turn)
 
 New weights are taken between two steps: kept KV is dropped, and every running row is prefilled again with the new
 weights before its next token is sampled. So each token comes wholly from the weights whose version it carries.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rlctl.engines.embedded.batch import Batch, padded_groups, same_prompts
-from rlctl.engines.embedded.kv import Idle, Inputs, Running, Sessions, Shape, cut_runs
+from rlctl.engines.embedded.kv import Inputs, Running, Sessions, Shape, cut_runs
 from rlctl.engines.embedded.sampler import sample
 from rlctl.engines.embedded.sequences import Sequence
 from rlctl.telemetry.phases import Phases
@@ -68,7 +68,7 @@ class Generator:
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting) or bool(self.batch.rows)
+        return bool(self.waiting) or self.batch.size > 0
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; prompt and max_tokens together must fit `max_context` (ValueError)."""
@@ -92,6 +92,7 @@ class Generator:
         with self.phases("load"), torch.inference_mode():
             self.model.load(weights)
             self.sessions.clear()
+            self.batch.unpark(*range(len(self.batch.rows)))
             self.version = version
             for sequence in self.batch.sequences:
                 sequence.cached = 0
@@ -113,10 +114,10 @@ class Generator:
                 for follower, row in followers:
                     self._share(follower, row)
                 finished += self._prefill_and_sample([follower for follower, _ in followers])
-            if self.batch.rows:
+            if len(rows := self.batch.active):
                 with self.phases("decode"):
-                    logits = self._decode()
-                finished += self._sample(logits, np.arange(len(self.batch.rows)))
+                    logits = self._decode(rows)
+                finished += self._sample(logits, rows)
         return finished
 
     def _prefill_and_sample(self, group: list[Sequence]) -> list[Sequence]:
@@ -135,8 +136,33 @@ class Generator:
             follower.reused = follower.cached
 
     def _reserve(self, length: int) -> None:
-        """Room for all rows, each up to `length` or what it holds."""
-        self.running.reserve(len(self.batch.rows), max([length, *(s.length for s in self.batch.sequences)]))
+        """Room for all rows, each up to `length` or what it holds; parked sessions move out where it would not fit."""
+        length = max([length, *(s.length for s in self.batch.sequences)])
+        needed = max(length, self.sessions.longest)
+        if len(self.batch.rows) * needed > self.cache_tokens:
+            while self.sessions.parked:
+                self.batch.unpark(self._release())
+            needed = length
+        self.running.reserve(len(self.batch.rows), needed)
+        self.sessions.shrink(self._block_budget)
+
+    @property
+    def _block_budget(self) -> int:
+        """Tokens that sessions outside the running block may have."""
+        return max(self.cache_tokens - self.running.tokens, 0)
+
+    def _release(self) -> int:
+        return self.sessions.release(self.running, self._block_budget)
+
+    def _row(self, longest: int) -> int:
+        """A row for a new sequence: a free one, one more, or that of the session parked longest ago."""
+        if (hole := self.batch.hole()) >= 0:
+            return hole
+        rows = len(self.batch.rows)
+        fits = (rows + 1) * max(longest, self.sessions.longest) <= self.cache_tokens
+        if self.sessions.parked and not (fits and rows < self.batch.max_rows):
+            return self._release()
+        return rows
 
     @property
     def kv_usage(self) -> float:
@@ -146,7 +172,7 @@ class Generator:
 
     def _admit(self) -> None:
         """Waiting sequences into free rows, as long as rows times longest stays within the cache."""
-        joined: list[tuple[Sequence, Idle | None]] = []
+        joined: list[tuple[Sequence, Tensor | None]] = []
         longest = max((s.room for s in self.batch.sequences), default=0)
         while self.waiting and self.batch.free:
             sequence = self.waiting[0]
@@ -154,16 +180,16 @@ class Generator:
             if self.batch.sequences and (len(self.batch.sequences) + 1) * longest > self.cache_tokens:
                 break
             self.waiting.popleft()
-            self.batch.join(sequence)
-            idle, sequence.reused = self.sessions.find(sequence.session, sequence.prompt)
-            joined.append((sequence, idle))
+            idle, sequence.reused = self.sessions.take(sequence.session, sequence.prompt)
+            self.batch.join(sequence, idle.row if idle and idle.row >= 0 else self._row(longest))
+            joined.append((sequence, idle.block if idle else None))
         if not joined:
             return
         self._reserve(0)
-        for sequence, idle in joined:
+        for sequence, block in joined:
             sequence.cached = sequence.reused
-            if idle is not None and sequence.reused:
-                self.running.load(sequence.row, idle.block, sequence.reused)
+            if block is not None and sequence.reused:
+                self.running.load(sequence.row, block, sequence.reused)
             self.counts["prompt_tokens"] += len(sequence.prompt)
             self.counts["reused_tokens"] += sequence.reused
 
@@ -186,15 +212,13 @@ class Generator:
             sequence.cached = sequence.length
         return self._forward(ids, positions, rows, last)
 
-    def _decode(self) -> Tensor:
-        """One token of every row; logits `[rows, V]`."""
-        rows = len(self.batch.rows)
-        ids, positions = self.batch.token[:rows, None], self.batch.position[:rows, None]
+    def _decode(self, rows: np.ndarray) -> Tensor:
+        """One token of each of `rows [B]`; logits `[B, V]`."""
+        ids, positions = self.batch.token[rows, None], self.batch.position[rows, None]
         self._reserve(int(positions.max()) + 1)
-        for sequence in self.batch.rows:
-            if sequence is not None:
-                sequence.cached = sequence.length
-        return self._forward(ids, positions, np.arange(rows), np.zeros(rows, np.int64))
+        for sequence in self.batch.sequences:
+            sequence.cached = sequence.length
+        return self._forward(ids, positions, rows, np.zeros(len(rows), np.int64))
 
     def _forward(self, ids: np.ndarray, positions: np.ndarray, rows: np.ndarray, last: np.ndarray) -> Tensor:
         device = self.model.shape.device
@@ -239,10 +263,11 @@ class Generator:
 
     def _retire(self, sequence: Sequence) -> None:
         self.counts["finished"] += 1
-        budget = self.cache_tokens - self.running.tokens
-        if sequence.session and sequence.cached <= budget:
-            ids = sequence.ids(0, sequence.cached)
-            self.sessions.keep(sequence.session, ids, self.running, sequence.row, budget)
-        else:
-            self.sessions.shrink(max(budget, 0))
-        self.batch.leave(sequence)
+        if not sequence.session:
+            self.batch.leave(sequence)
+            return
+        row = sequence.row
+        before = self.sessions.park(sequence.session, sequence.ids(0, sequence.cached), row)
+        self.batch.leave(sequence, parked=True)
+        if before >= 0:
+            self.batch.unpark(before)

@@ -1,10 +1,11 @@
-"""The KV cache: a padded block for the running batch, and exact-size blocks for sessions between their turns.
+"""The KV cache: a padded block for the running batch, in which sessions stay parked between their turns, and blocks of
+exact size for sessions that had to leave it.
 
     running   [layers, rows, 2 * kv_heads, length, head_dim]   grows by doubling, rows are reused
-    idle      [layers, 2 * kv_heads, room, head_dim] each      least recently used first out
+    blocks    [layers, 2 * kv_heads, T, head_dim] each         least recently used first out
 
-A turn copies its session's block in, computes only the new tokens, and appends them to the block at its end: one copy
-of the context per turn, in exchange for attention over plain contiguous rows and memory counted in tokens.
+A turn of a parked session computes its new tokens where the old ones are: nothing is copied. Attention reads plain
+contiguous rows (`Run`); memory is counted in tokens.
 """
 
 from collections import OrderedDict
@@ -17,8 +18,6 @@ import torch
 
 from rlctl.engines.embedded.sequences import common_prefix
 
-GROWTH_PERCENT = 150
-"""Room of a new idle block, relative to what it holds."""
 RUN_TOKENS = 400
 """Cached tokens whose attention costs about as much as one more call of it does."""
 
@@ -121,9 +120,9 @@ class Running:
     def load(self, row: int, block: torch.Tensor, tokens: int) -> None:
         self.data[:, row, :, :tokens] = block[:, :, :tokens]
 
-    def save(self, row: int, block: torch.Tensor, start: int, stop: int) -> None:
-        """Copy tokens `start:stop` of a row to the same places of `block`."""
-        block[:, :, start:stop] = self.data[:, row, :, start:stop]
+    def save(self, row: int, block: torch.Tensor) -> None:
+        """Fill `block` with the first tokens of a row."""
+        block.copy_(self.data[:, row, :, : block.shape[2]])
 
     def block(self, tokens: int) -> torch.Tensor:
         """An idle block with room for `tokens`, not filled."""
@@ -159,56 +158,72 @@ class Idle:
 
     ids: np.ndarray
     """int32 `[T]`: the tokens this is the KV of."""
-    block: torch.Tensor
-    """Room for T or more tokens, so that the next turn is appended."""
-
-    @property
-    def room(self) -> int:
-        return self.block.shape[2]
+    row: int = -1
+    """Row of the running block that it is still in; -1: it is in `block`."""
+    block: torch.Tensor | None = None
+    """`[layers, 2 * kv_heads, T, head_dim]`."""
 
 
 class Sessions:
-    """Idle KV by session, at most `budget` tokens in all."""
+    """KV of sessions between two turns: parked in the row where it was computed, so that the next turn copies nothing;
+    in a block of its own once the row is needed by others."""
 
     def __init__(self) -> None:
-        self._idle: OrderedDict[str, Idle] = OrderedDict()
+        self._parked: OrderedDict[str, Idle] = OrderedDict()
+        self._blocks: OrderedDict[str, Idle] = OrderedDict()
         self.tokens = 0
+        """In blocks."""
 
     def __len__(self) -> int:
-        return len(self._idle)
+        return len(self._parked) + len(self._blocks)
 
-    def find(self, session: str, prompt: np.ndarray) -> tuple[Idle | None, int]:
-        """What is there for this session, and how many leading tokens of `prompt` it covers.
+    @property
+    def parked(self) -> int:
+        """Rows that are kept for sessions."""
+        return len(self._parked)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest session in a row."""
+        return max((len(idle.ids) for idle in self._parked.values()), default=0)
+
+    def take(self, session: str, prompt: np.ndarray) -> tuple[Idle | None, int]:
+        """What is there for this session, no longer kept here, and how many leading tokens of `prompt` it covers.
 
         At least the last prompt token is left to compute: its logits are what is sampled from.
         """
-        idle = self._idle.get(session)
+        idle = self._parked.pop(session, None)
         if idle is None:
-            return None, 0
-        self._idle.move_to_end(session)
+            idle = self._blocks.pop(session, None)
+            if idle is None:
+                return None, 0
+            self.tokens -= len(idle.ids)
         return idle, min(common_prefix(idle.ids, prompt), len(prompt) - 1)
 
-    def keep(self, session: str, ids: np.ndarray, running: Running, row: int, budget: int) -> None:
-        """Keep the KV of `ids`, which is in a row of the running batch, for the session's next turn."""
-        old = self._idle.pop(session, None)
-        self.tokens -= old.room if old else 0
-        if len(ids) > budget:
-            return
-        if old is not None and old.room >= len(ids):
-            block, there = old.block, common_prefix(old.ids, ids)
-        else:
-            block, there = running.block(min(len(ids) * GROWTH_PERCENT // 100, budget)), 0
-        running.save(row, block, there, len(ids))
-        self._idle[session] = Idle(ids, block)
-        self.tokens += block.shape[2]
-        self.shrink(budget)
+    def park(self, session: str, ids: np.ndarray, row: int) -> int:
+        """Keep the KV of `ids` in its row; returns the row that this session had before and no longer needs, or -1."""
+        old, _ = self.take(session, ids)
+        self._parked[session] = Idle(ids, row)
+        return old.row if old else -1
+
+    def release(self, running: Running, budget: int) -> int:
+        """Free the row that was parked first, its KV moved to a block if that fits into `budget` tokens of blocks."""
+        session, idle = self._parked.popitem(last=False)
+        if len(idle.ids) <= budget:
+            self.shrink(budget - len(idle.ids))
+            block = running.block(len(idle.ids))
+            running.save(idle.row, block)
+            self._blocks[session] = Idle(idle.ids, block=block)
+            self.tokens += len(idle.ids)
+        return idle.row
 
     def shrink(self, budget: int) -> None:
-        """Forget the least recently used sessions until `budget` tokens are enough."""
-        while self._idle and self.tokens > budget:
-            _, old = self._idle.popitem(last=False)
-            self.tokens -= old.room
+        """Forget the sessions in blocks that were used longest ago until `budget` tokens are enough."""
+        while self._blocks and self.tokens > budget:
+            _, old = self._blocks.popitem(last=False)
+            self.tokens -= len(old.ids)
 
     def clear(self) -> None:
-        self._idle.clear()
+        self._parked.clear()
+        self._blocks.clear()
         self.tokens = 0
