@@ -30,7 +30,7 @@ from typing import Any
 HERE = Path(__file__).parent
 CONTEXT = 512
 CACHE_TOKENS = 65536
-"""KV cache of one replica: room for the 64 contexts that are ever open, twice. (vLLM gets 1 GiB, which is more.)"""
+"""KV cache over all replicas: room for the 64 contexts that are ever open, twice. (vLLM gets 1 GiB, which is more.)"""
 REQUESTS = {"answers": 512, "turns": 1920}
 """Requests of one repetition; a slow engine is measured on fewer of them (see `measure`)."""
 GOALS = {"answers": ("tokens_per_s", 1.5), "turns": ("requests_per_s", 4.0)}
@@ -88,13 +88,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def embedded(model: Path, port: int) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of the embedded engine."""
+def embedded(model: Path, port: int, replicas: int) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of one replica of the embedded engine."""
     settings = {
         "model.path": f"'{model}'",
         "model.max_context": CONTEXT,
         "rollout.max_tokens": 64,
-        "engine.cache_tokens": CACHE_TOKENS,
+        "engine.cache_tokens": CACHE_TOKENS // replicas,
         "engine.kind": "'embedded'",
         "engine.urls": f"['http://127.0.0.1:{port}']",
     }
@@ -194,7 +194,7 @@ def main() -> None:
         model = build(Path(scratch) / "model", asked.shape)
         ports = [free_port() for _ in range(asked.replicas)]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
-        engines = {"embedded": ([embedded(model, port) for port in ports], urls)}
+        engines = {"embedded": ([embedded(model, port, asked.replicas) for port in ports], urls)}
         if asked.vllm_python:
             engines["vllm"] = ([vllm(asked.vllm_python, model, ports[0])], urls[:1])
         for name, (started, at) in engines.items():
