@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCH = """
 import sys
 from rlctl.config import Config
-from rlctl.engines.vllm import exec_vllm
+from rlctl.engines.vllm.launch import exec_vllm
 exec_vllm(Config.model_validate_json(sys.argv[1]), 0)
 """
 
