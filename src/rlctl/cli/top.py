@@ -1,6 +1,7 @@
 """`rlctl top RUN_DIR`: the run as it is now, drawn again and again, from the pool's live numbers and its files."""
 
 import json
+import signal
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ def top(
     from rlctl.up.live.dashboard import picture
     from rlctl.up.live.top import Watch
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     watch = Watch(existing(run_dir))
     console = Console()
     try:
