@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Let freed arrays stay with the process, for the next ones; whether it could be set (glibc only).
 
     By default glibc gives the end of the heap back to the system as soon as it is twice as long as the largest array
-    was, and the next pass fetches it anew: on a virtual machine the page faults cost a small model a third of its time.
+    was, and the next pass fetches it anew, page fault by page fault, which are dear on a virtual machine.
     """
     if not sys.platform.startswith("linux"):
         return False

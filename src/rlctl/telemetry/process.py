@@ -29,8 +29,7 @@ def announce(run_dir: Path | None, name: str, url: str, state: str = "ready") ->
 async def until_signal(*mains: Coroutine[Any, Any, Any]) -> None:
     """Run `mains` until SIGTERM or SIGINT (then cancel them and wait), or until one of them ends or raises.
 
-    What is loaded by now stays for good: the garbage collector need not walk over it again (with torch loaded that is
-    some 300,000 objects at every full collection).
+    What is loaded by now stays for good: a full garbage collection need not walk over it again.
     """
     gc.collect()
     gc.freeze()
