@@ -98,7 +98,6 @@ def test_loss_and_gradient_do_not_depend_on_how_the_batch_is_cut(policy: Policy,
 
 def test_activation_checkpointing_changes_nothing_but_memory(policy: Policy, model_dir: Path, tmp_path: Path) -> None:
     lean, _ = loaded(model_dir, tmp_path, memory={"activation_checkpointing": True})
-    assert lean.lm.is_gradient_checkpointing
     batch = grid(samples(), 1, 512, "token_mean")[0]
     (one, gradient), (other, lean_gradient) = (loss_and_gradient(p, batch, Algo()) for p in (policy, lean))
     assert one == other and torch.equal(gradient, lean_gradient)

@@ -70,8 +70,11 @@ class Lora(Section):
 class Memory(Section):
     """What is computed twice so that it need not be kept."""
 
-    activation_checkpointing: bool = False
-    """Keep only the inputs of the transformer blocks."""
+    activation_checkpointing: bool | Literal["full", "selective"] = False
+    """full (or true): keep only the inputs of the transformer blocks. selective: keep the outputs of their matrix
+    products and attention too, so that only what is cheap is computed twice."""
+    checkpoint_layers: NonNegative = 0
+    """How many blocks, from the first on: their activations are those that are kept longest. 0: all."""
     logit_chunk: NonNegative = 0
     """Trainable tokens whose logits are in memory at once, also in the backward pass; 0: those of a micro-batch."""
 

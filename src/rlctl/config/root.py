@@ -100,6 +100,10 @@ class Config(Section):
             )
         if self.train.minibatches > self.train.groups_per_step * self.rollout.group_size:
             problems.append("[train.minibatches] is more than the samples of [train.groups_per_step] groups")
+        if self.train.memory.checkpoint_layers and not self.train.memory.activation_checkpointing:
+            problems.append(
+                "[train.memory.checkpoint_layers] says how many, but [train.memory.activation_checkpointing] is false"
+            )
         if self.algo.advantage == "distill" and not self.reference.path:
             problems.append('[algo.advantage] = "distill" needs a teacher: set [reference.path]')
         if self.reference.update_every and (self.train.lora.rank or self.reference.path):

@@ -6,6 +6,7 @@ from torch import nn
 from rlctl.config import Config
 from rlctl.train.data.batches import MicroBatch
 from rlctl.train.model import policy as policies
+from rlctl.train.model.blocks import checkpoint_blocks
 from rlctl.train.model.policy import Scores
 from rlctl.train.model.tree_models import inputs_of
 from rlctl.train.ranks import Ranks
@@ -34,8 +35,7 @@ def load(config: Config, start: str, ranks: Ranks) -> Critic:
     """The critic of `[critic]`: the body of a language model, all of it trained; V = 0 everywhere at first."""
     lm = policies.load_lm(config.critic.path or start, config, ranks)
     critic = Critic(lm.base_model, lm.config.get_text_config().hidden_size).to(ranks.device)
-    if config.train.memory.activation_checkpointing:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_blocks(critic.lm, config.train.memory)
     critic.train()
     policies.prepare(critic, config, ranks)
     return critic

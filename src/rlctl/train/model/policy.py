@@ -15,6 +15,7 @@ from rlctl.config import Config
 from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.data.batches import MicroBatch
+from rlctl.train.model.blocks import checkpoint_blocks
 from rlctl.train.model.logits import score
 from rlctl.train.model.tree_models import inputs_of, use_trees, why_not
 from rlctl.train.objective.divergence import full
@@ -144,8 +145,7 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
         _check_head(policy.lm)
     if config.train.lora.rank:
         _add_lora(policy, config)
-    if config.train.memory.activation_checkpointing:
-        policy.lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_blocks(policy.lm, config.train.memory)
     policy.train()
     prepare(policy, config, ranks)
     return policy

@@ -1,0 +1,71 @@
+"""The transformer blocks of a model, and how their forward pass is run: some activations computed twice, compiled.
+
+Both replace `block.forward`, so that names, classes and hooks (which sharding brings) stay as they are, outside:
+
+    hooks of the block --> [compiled] --> [checkpointed] --> forward
+"""
+
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
+
+from rlctl.config.learning import Memory
+from rlctl.errors import ConfigError
+
+KEPT = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::_grouped_mm",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_efficient_attention",
+    "aten::_scaled_dot_product_cudnn_attention",
+    "flash_attn::_flash_attn_forward",
+    "flash_attn::_flash_attn_varlen_forward",
+    "flex_attention",
+}
+"""Operations whose outputs selective checkpointing keeps. Not `bmm`: the scores of eager attention are quadratic."""
+
+
+def blocks_of(lm: nn.Module) -> list[nn.Module]:
+    """The blocks in their order; ConfigError for a model that does not name them."""
+    names = set(getattr(lm, "_no_split_modules", None) or ())
+    blocks = [module for module in lm.modules() if type(module).__name__ in names]
+    if not blocks:
+        raise ConfigError(f"{type(lm).__name__} does not say which modules are its transformer blocks")
+    return blocks
+
+
+def checkpoint_blocks(lm: nn.Module, memory: Memory) -> None:
+    """Keep less of the first blocks' activations than their backward pass needs, and compute the rest anew there.
+
+    full: their inputs only. selective: also the outputs of matrix products and attention, so that only what is cheap is
+    computed twice. Source: Korthikanti et al., Reducing Activation Recomputation, arXiv 2205.05198, section 5.
+    """
+    kind = memory.activation_checkpointing
+    if not kind:
+        return
+    blocks = blocks_of(lm)
+    if memory.checkpoint_layers > len(blocks):
+        raise ConfigError(
+            f"train.memory.checkpoint_layers = {memory.checkpoint_layers}, but the model has {len(blocks)} layers"
+        )
+    keep: Any = noop_context_fn
+    if kind == "selective":
+        keep = partial(create_selective_checkpoint_contexts, _policy)
+    for block in blocks[: memory.checkpoint_layers or None]:
+        # No dropout is left (see `policy.prepare`), hence no random state to restore.
+        block.forward = partial(  # type: ignore[method-assign]
+            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, context_fn=keep
+        )
+
+
+def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if operation.name() in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
