@@ -39,6 +39,7 @@ from rlctl.config import Config
 from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
 from rlctl.models.vocabulary import build_tokenizer
+from rlctl.telemetry.memory import resident_kib
 from rlctl.train.data.samples import TrainSample
 from rlctl.train.learning.learner import Learner, plan_for
 from rlctl.train.learning.optim import Extras
@@ -250,17 +251,11 @@ def peak(options: argparse.Namespace, folder: Path) -> dict[str, int]:
     """MiB after three steps, and how much of it came with them."""
     samples = batch(SHAPES[options.shapes[0]], options.groups, options.size, vocabulary_of(folder))
     step = trainer(options.peak, folder, samples, options.micro_tokens)
-    before = resident("VmRSS")
+    before = resident_kib("VmRSS")
     for _ in range(3):
         step()
-    after = resident("VmHWM")
+    after = resident_kib("VmHWM")
     return {"peak_rss_mb": after // 1024, "peak_of_steps_mb": (after - before) // 1024}
-
-
-def resident(field: str) -> int:
-    """KiB; of Linux's own count, as `ru_maxrss` of a child begins with its parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def vocabulary_of(folder: Path) -> int:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -340,6 +341,23 @@ def test_no_batch_for_too_long_ends_with_the_watchdogs_error(model_dir: Path, tm
         run(world.config(model_dir, tmp_path, run={"steps": 1}, monitor={"watchdog_s": 0.2}))
 
 
+@pytest.mark.slow
+def test_a_trainer_that_hangs_shows_its_stacks_and_ends_with_exit_code_4(
+    model_dir: Path, tmp_path: Path, world: World
+) -> None:
+    path = tmp_path / "resolved.toml"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        engine = {"urls": [f"http://127.0.0.1:{silent.getsockname()[1]}"]}
+        config = world.config(model_dir, tmp_path, monitor={"watchdog_s": 8})
+        config = config.model_copy(update={"engine": config.engine.model_copy(update=engine)})
+        path.write_text(tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)))
+        command = [sys.executable, "-m", "rlctl", "train", "--config", str(path)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=100)
+    assert done.returncode == 4
+    assert "no training step for 8 s" in done.stderr
+    assert "most recent call first" in done.stderr and "rlctl/train/loop.py" in done.stderr
+
+
 def test_sigterm_ends_a_waiting_trainer_with_exit_code_0(model_dir: Path, tmp_path: Path, world: World) -> None:
     world.empty_polls = 10**9
     path = tmp_path / "resolved.toml"
@@ -385,3 +403,28 @@ def test_two_processes_resume_to_the_same_losses_also_on_one(model_dir: Path, tm
     finished(torchrun(replay(model_dir, halves, recorded, 6), halves, 1))
     rows = [[row["loss"] for row in read(folder / "metrics" / "train.jsonl")] for folder in (straight, halves)]
     assert rows[0] == pytest.approx(rows[1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_adapters_on_two_processes_are_those_of_one_and_resume_there(
+    model_dir: Path, tmp_path: Path, recorded: Path
+) -> None:
+    train = {"lora": {"rank": 4, "target_modules": ["q_proj", "v_proj"]}}
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir(), two.mkdir()
+    for folder, steps, processes in ((one, 5, 1), (two, 3, 2), (two, 5, 1)):
+        config = replay(model_dir, folder, recorded, steps, train=train, monitor={"layer_grad_norms": True})
+        finished(torchrun(config, folder, processes))
+    for name, columns in (("train", ("loss", "grad_norm")), ("grad_norms", ("grad_norm",))):
+        mine, theirs = (list(read(folder / "metrics" / f"{name}.jsonl")) for folder in (one, two))
+        assert len(mine) == (5 if name == "train" else 5 * 2)
+        for column in columns:
+            assert [row[column] for row in theirs] == pytest.approx([row[column] for row in mine], rel=1e-4)
+    saved = torch.load(two / "checkpoints" / "step_3" / "trainer.pt", weights_only=True)
+    assert saved["parameters"] and all(".lora_" in name for name in saved["parameters"])
+    before = load_file(model_dir / "model.safetensors")
+    ours, others = (final_weights(replay(model_dir, folder, recorded, 5), 5) for folder in (one, two))
+    changed = {name for name in before if not torch.equal(before[name], ours[name])}
+    assert changed and all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
+    assert all(torch.allclose(ours[name], others[name], atol=1e-5) for name in before)

@@ -153,12 +153,6 @@ def test_bfloat16_computes_in_bfloat16_on_float32_weights(model_dir: Path, tmp_p
         ranks.close()
 
 
-def test_float16_is_refused_with_the_cure(model_dir: Path, tmp_path: Path) -> None:
-    config = config_for(model_dir, tmp_path, model={"dtype": "float16"})
-    with pytest.raises(ConfigError, match="use bfloat16"):
-        load(str(model_dir), config, Ranks(config))
-
-
 def update(policy: Policy, optimizer: torch.optim.Optimizer, batch: Minibatch, lr: float = 1e-2) -> optim.Update:
     return optim.step(policy, optimizer, batch, lambda a, b, c: policy_loss(a, b, c, Algo()), 1, lr, 1.0)
 

@@ -168,6 +168,14 @@ def test_no_training_step_for_too_long_is_exit_4(up: Callable[..., Run]) -> None
     assert json.loads((run.dir / "summary.json").read_text())["status"] == "watchdog"
 
 
+def test_a_trainer_that_ends_itself_for_want_of_progress_is_exit_4(up: Callable[..., Run]) -> None:
+    run = up("pool=serve", "train=exit:4:1@pool")
+    code, _, err = run.end()
+    assert code == 4
+    assert "train made no progress" in err and "logs/train.log" in err
+    assert json.loads((run.dir / "summary.json").read_text())["status"] == "watchdog"
+
+
 def test_without_a_terminal_progress_is_plain_lines(up: Callable[..., Run]) -> None:
     code, out, err = up("pool=serve", "train=exit:0:1@pool", "--", "monitor.print_every_s=0.2").end()
     assert code == 0

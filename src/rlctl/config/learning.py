@@ -27,6 +27,8 @@ class Model(Section):
     tiny: Tiny = Tiny()
     revision: str = ""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What trainer and engines compute in. The trainer's weights and moments are float32; under float16 it scales its
+    loss, as much as can be without overflow."""
     max_context: Positive = 1024
     """Prompt and response together, in tokens."""
     trust_remote_code: bool = False
@@ -56,6 +58,11 @@ class Fsdp(Section):
 
     strategy: Literal["full", "none"] = "full"
     reshard_after_forward: bool = True
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimizer moments in the host's memory and take the optimizer's step there; a block's
+    weights are on the GPU while it computes. Without a GPU everything is there anyway."""
+    offload_pin_memory: bool = True
+    """Page-locked host memory: faster transfers, but it cannot be swapped out. Off where that much is not to be had."""
 
 
 class Lora(Section):
@@ -102,6 +109,9 @@ class Train(Section):
     had been computed alone; also leaves no padding. auto: on the CPU where it saves tokens; true: always (on a GPU
     through FlexAttention, which has not been run yet). Needs model.attention = "sdpa" and full attention in every
     layer."""
+    compile: bool = False
+    """torch.compile the transformer blocks: worth minutes at the start for long runs. Needs a C++ compiler on the CPU,
+    Triton on a GPU; does without `prefix_tree`."""
     record: bool = False
     """Keep every batch in RUN_DIR/batches.msgpack, to train on it again with `replay`."""
     replay: str = ""

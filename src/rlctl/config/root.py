@@ -47,6 +47,8 @@ class Monitor(Section):
     """Between two versions of report.html while the run goes on."""
     peak_tflops: float = Field(default=0.0, ge=0)
     """What all devices of the trainer can do, in 10^12 operations per second: metrics then have `mfu`."""
+    layer_grad_norms: bool = False
+    """Norm of every layer's gradient before clipping, a row per layer and training step in metrics/grad_norms.jsonl."""
     mismatch_alarm: float = Field(default=0.0, ge=0)
     """Mean |log-probability of the trainer - of the engine| before an update that is worth a warning; 0: off."""
     mismatch_every: NonNegative = 0

@@ -23,6 +23,7 @@ survive, whatever `ckpt.every` is.
 import json
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,14 +57,16 @@ log = logging.getLogger(__name__)
 
 def main(config: Config) -> None:
     """`rlctl train`: under torchrun with several processes, or alone."""
-    start("train", config, lambda ranks: Run(config, ranks).to_the_end())
+    start("train", config, lambda ranks, stall: Run(config, ranks, stall.moved).to_the_end())
 
 
 class Run:
     """One training run on one rank; only rank 0 talks to pool, engines and rollout."""
 
-    def __init__(self, config: Config, ranks: Ranks) -> None:
+    def __init__(self, config: Config, ranks: Ranks, moved: Callable[[], None] = lambda: None) -> None:
+        """`moved` is called after every training step."""
         _check(config)
+        self.moved = moved
         config = settle(config, ranks.device)
         self.config, self.ranks = config, ranks
         self.checkpoints = config.run_dir / "checkpoints"
@@ -81,6 +84,7 @@ class Run:
         self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
         self.watch = Watch(config, self.state.step) if ranks.first else None
         self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
+        self.layers = Metrics(config.run_dir if ranks.first and config.monitor.layer_grad_norms else None, "grad_norms")
 
     def to_the_end(self) -> None:
         """All training steps, from where the run stands."""
@@ -133,6 +137,8 @@ class Run:
             self.settle(self.source, gathered)
             row |= report.update_metrics(updates) | report.critic_metrics(values)
             row |= self.effort(shaped, row.get("tokens", 0), bool(updates))
+            for norms in report.layer_norms(updates):
+                self.layers.write(step=number + 1, **norms)
         self.evaluate()
         if self.ranks.first:
             row = {"step": number + 1, "policy_version": self.state.version, **row}
@@ -140,6 +146,7 @@ class Run:
             self.say(row)
         if self.watch:
             self.watch.step(row)
+        self.moved()
 
     def gather(self) -> Gathered:
         """Rank 0: the next batches and what they become."""
@@ -172,6 +179,7 @@ class Run:
             entropy="grad" if bonus else "value",
             reference=self.companions.reference.logits if exact and self.companions.reference else None,
             veto=self.veto if algo.early_stop_ratio else None,
+            layers=self.config.monitor.layer_grad_norms,
         )
         loss = partial(policy_loss, algo=algo, bonus=bonus)
         return self.learner.run(plan, loss, number * self.updates_per_step, extras)

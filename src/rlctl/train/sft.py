@@ -14,6 +14,7 @@ batch --> encode --> plan --> optimizer step --+--> row in metrics/sft.jsonl
 
 import logging
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,16 @@ log = logging.getLogger(__name__)
 
 def main(config: Config) -> None:
     """`rlctl sft`: under torchrun with several processes, or alone."""
-    start("sft", config, lambda ranks: WarmStart(config, ranks).to_the_end())
+    start("sft", config, lambda ranks, stall: WarmStart(config, ranks, stall.moved).to_the_end())
 
 
 class WarmStart:
     """Supervised training on one rank; only rank 0 reads data and talks to engines and rollout."""
 
-    def __init__(self, config: Config, ranks: Ranks) -> None:
+    def __init__(self, config: Config, ranks: Ranks, moved: Callable[[], None] = lambda: None) -> None:
+        """`moved` is called after every optimizer step."""
         _check(config)
+        self.moved = moved
         config = settle(config, ranks.device)
         self.config, self.ranks, self.settings = config, ranks, config.sft
         self.folder = config.run_dir / "sft"
@@ -106,6 +109,7 @@ class WarmStart:
                 skipped_updates=int(row["skipped"]),
                 **self.phases.take(),
             )
+        self.moved()
 
     def plan(self, step: int) -> list[Plan]:
         """Every rank's share of the demonstrations of `step` (from 0)."""

@@ -36,7 +36,8 @@ class Companions:
         self.reference = Reference(config, policy, start, ranks) if algo.needs_reference else None
         self.critic: Student | None = None
         if algo.needs_critic:
-            self.critic = Student(critic.load(config, start, ranks), config.critic.optim, total, ranks)
+            module = critic.load(config, start, ranks)
+            self.critic = Student(module, config.critic.optim, total, ranks, config.model.dtype)
 
     def asked(self, tabled: bool) -> dict[str, Measure]:
         """Columns to measure before the first update on a batch."""

@@ -13,6 +13,7 @@ from rlctl.train.data.samples import TrainSample
 from rlctl.train.learning import optim
 from rlctl.train.learning.optim import Extras, Loss, Schedule
 from rlctl.train.model import policy
+from rlctl.train.monitor.report import LAYER
 from rlctl.train.ranks import Ranks
 
 Plan = list[Minibatch]
@@ -22,11 +23,12 @@ Plan = list[Minibatch]
 class Student:
     """A model with its optimizer and schedule."""
 
-    def __init__(self, module: nn.Module, settings: Optim, total: int, ranks: Ranks) -> None:
+    def __init__(self, module: nn.Module, settings: Optim, total: int, ranks: Ranks, dtype: str) -> None:
+        """`dtype`: what the module computes in."""
         self.module = module
         self.settings = settings
         self.ranks = ranks
-        self.optimizer = optim.adamw(module.parameters(), settings)
+        self.optimizer = optim.adamw(module.parameters(), settings, scaled=dtype == "float16")
         self.schedule = Schedule(settings, total)
 
     def run(self, plan: Plan, loss: Loss, position: int, extras: Extras = Extras()) -> list[dict[str, float]]:
@@ -48,6 +50,7 @@ class Student:
                 "skipped": float(update.skipped),
                 "vetoed": float(update.vetoed),
                 "lr": lr,
+                **{f"{LAYER}{name}": norm for name, norm in update.layer_norms.items()},
             }
             rows.append(sums)
             if update.vetoed:
@@ -62,7 +65,7 @@ class Learner(Student):
         torch.manual_seed(config.run.seed)
         self.policy = policy.load(path, config, ranks)
         self.tokenizer = load_tokenizer(path, config.model.trust_remote_code, config.model.revision)
-        super().__init__(self.policy, settings, total, ranks)
+        super().__init__(self.policy, settings, total, ranks, config.model.dtype)
 
 
 def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int, aggregation: str) -> list[Plan]:

@@ -1,7 +1,8 @@
 """AdamW, its schedule, and one optimizer step over a grid of micro-batches."""
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -9,6 +10,8 @@ from torch import nn
 from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
 from rlctl.train.data.batches import MicroBatch, Minibatch
+from rlctl.train.learning import scaling
+from rlctl.train.learning.norms import layer_norms
 from rlctl.train.model.policy import tokens_of, whole
 from rlctl.train.objective.tokens import Sums, Tokens, add_up
 
@@ -46,11 +49,15 @@ class Schedule:
         return self._config.lr * factor
 
 
-def adamw(parameters: Iterable[nn.Parameter], config: Optim) -> torch.optim.AdamW:
-    """AdamW over the parameters that train; fused, which is the fastest on CPU and CUDA alike."""
+def adamw(parameters: Iterable[nn.Parameter], config: Optim, scaled: bool = False) -> torch.optim.AdamW:
+    """AdamW over the parameters that train; fused, which is the fastest on CPU and CUDA alike.
+
+    `scaled`: with a dynamic loss scale.
+    """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    group = {"params": trained, **(scaling.START if scaled else {})}
     return torch.optim.AdamW(
-        trained, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
+        [group], lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, fused=True
     )
 
 
@@ -67,6 +74,8 @@ class Update:
     """The gradient was not finite, so nothing was changed."""
     vetoed: bool = False
     """Refused by `Extras.veto`, so nothing was changed."""
+    layer_norms: dict[str, float] = field(default_factory=dict)
+    """Of every layer, before clipping, over all ranks; where `Extras.layers` asks for it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ class Extras:
     """Logits to compare the whole distribution with."""
     veto: Callable[[dict[str, float]], bool] | None = None
     """Given this rank's metric sums, whether the update is not to be made; the same answer on all ranks."""
+    layers: bool = False
+    """Whether the gradient's norm is measured layer by layer, too."""
 
 
 def step(
@@ -96,23 +107,27 @@ def step(
     Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A
     non-finite gradient norm is the same on all ranks, so all of them skip together.
     """
+    scale = scaling.scale_of(optimizer)
     parts: list[Sums] = []
     for micro in minibatch.micros:
         other = extras.reference(micro) if extras.reference else None
         scores = policy(micro, extras.entropy, other)
         tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
         value, sums = loss(scores.logprobs, scores.entropies, tokens)
-        (value * (world / minibatch.divisor)).backward()
+        (value * (world / minibatch.divisor * scale)).backward()
         parts.append(sums)
     numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
     if extras.veto and extras.veto(numbers):
         optimizer.zero_grad(set_to_none=True)
         return Update(numbers, minibatch.divisor, 0.0, skipped=False, vetoed=True)
+    scaling.unscale(policy.parameters(), scale)
+    layers = layer_norms(policy) if extras.layers else {}
     norm = float(whole(nn.utils.clip_grad_norm_([p for p in policy.parameters() if p.grad is not None], grad_clip)))
-    skipped = not torch.isfinite(torch.tensor(norm)).item()
+    skipped = not math.isfinite(norm)
     if not skipped:
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
+    scaling.adapt(optimizer, finite=not skipped)
     optimizer.zero_grad(set_to_none=True)
-    return Update(numbers, minibatch.divisor, norm, skipped)
+    return Update(numbers, minibatch.divisor, norm, skipped, layer_norms=layers)

@@ -6,8 +6,10 @@ Both replace `block.forward`, so that names, classes and hooks (which sharding b
 """
 
 from functools import partial
+from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -57,14 +59,50 @@ def checkpoint_blocks(lm: nn.Module, memory: Memory) -> None:
         raise ConfigError(
             f"train.memory.checkpoint_layers = {memory.checkpoint_layers}, but the model has {len(blocks)} layers"
         )
-    keep: Any = noop_context_fn
-    if kind == "selective":
-        keep = partial(create_selective_checkpoint_contexts, _policy)
+    forward = _selective if kind == "selective" else _full
     for block in blocks[: memory.checkpoint_layers or None]:
-        # No dropout is left (see `policy.prepare`), hence no random state to restore.
-        block.forward = partial(  # type: ignore[method-assign]
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, context_fn=keep
-        )
+        block.forward = MethodType(forward, block)  # type: ignore[method-assign]
+
+
+def compile_blocks(lm: nn.Module, device: torch.device) -> None:
+    """Let torch.compile make one function of every block's forward pass, checkpointed or not, for rows of any length.
+
+    ConfigError where there is no compiler for `device`.
+    """
+    if why := _no_compiler(device):
+        raise ConfigError(f"train.compile = true cannot be used: {why}")
+    for block in blocks_of(lm):
+        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
+
+
+def _no_compiler(device: torch.device) -> str:
+    if device.type != "cpu":
+        from torch.utils._triton import has_triton
+
+        return "" if has_triton() else "there is no Triton for this GPU (pip install triton)"
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return "on the CPU it needs a C++ compiler (g++ or clang++; the variable CXX names another), and there is none"
+    return ""
+
+
+def _full(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return _recomputed(self, noop_context_fn, args, kwargs)
+
+
+def _selective(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return _recomputed(self, partial(create_selective_checkpoint_contexts, _policy), args, kwargs)
+
+
+def _recomputed(block: nn.Module, keep: Any, args: Any, kwargs: Any) -> Any:
+    # The function of the class, not of this block, so that what is compiled for one block serves all. No dropout is
+    # left (see `policy.prepare`), hence no random state to restore.
+    forward = partial(type(block).forward, block)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=keep, **kwargs)
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

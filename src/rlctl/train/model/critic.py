@@ -34,7 +34,7 @@ class Critic(nn.Module):
 def load(config: Config, start: str, ranks: Ranks) -> Critic:
     """The critic of `[critic]`: the body of a language model, all of it trained; V = 0 everywhere at first."""
     lm = policies.load_lm(config.critic.path or start, config, ranks)
-    critic = Critic(lm.base_model, lm.config.get_text_config().hidden_size).to(ranks.device)
+    critic = Critic(lm.base_model, lm.config.get_text_config().hidden_size).to(lm.device)
     checkpoint_blocks(critic.lm, config.train.memory)
     critic.train()
     policies.prepare(critic, config, ranks)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -15,7 +15,7 @@ from rlctl.config import Config
 from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.data.batches import MicroBatch
-from rlctl.train.model.blocks import checkpoint_blocks
+from rlctl.train.model.blocks import checkpoint_blocks, compile_blocks
 from rlctl.train.model.logits import score
 from rlctl.train.model.tree_models import inputs_of, use_trees, why_not
 from rlctl.train.objective.divergence import full
@@ -162,15 +162,19 @@ def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
 def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
     """The float32 causal language model in `path`, on this rank's device, ready for forests where they are wanted."""
     model = config.model
-    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, ranks.device)
+    # Under `cpu_offload` sharding brings block by block to the GPU and its part back: never the whole model at once.
+    device = torch.device("cpu") if config.train.fsdp.cpu_offload else ranks.device
+    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device)
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
     return lm
 
 
-def prepare(module: nn.Module, config: Config, ranks: Ranks) -> None:
-    """No dropout, and sharded; `module.lm` is the transformer whose blocks are the units."""
+def prepare(module: Any, config: Config, ranks: Ranks) -> None:
+    """No dropout, compiled and sharded; `module.lm` is the transformer whose blocks are the units."""
     _without_dropout(module)
+    if config.train.compile:
+        compile_blocks(module.lm, ranks.device)
     _shard(module, config, ranks)
 
 
@@ -207,9 +211,8 @@ def _shard(policy: Any, config: Config, ranks: Ranks) -> None:
     One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes
     nothing).
     """
-    if config.model.dtype == "float16":
-        raise ConfigError("model.dtype = float16 would need loss scaling to train; use bfloat16 or float32")
-    if ranks.world == 1 and config.model.dtype == "float32":
+    fsdp = config.train.fsdp
+    if ranks.world == 1 and config.model.dtype == "float32" and not fsdp.cpu_offload:
         return
     ranks.need_group()
     kind = ranks.device.type
@@ -223,6 +226,8 @@ def _shard(policy: Any, config: Config, ranks: Ranks) -> None:
         "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32),
         "reshard_after_forward": config.train.fsdp.reshard_after_forward,
     }
+    if fsdp.cpu_offload:
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=fsdp.offload_pin_memory and kind == "cuda")
     blocks = set(getattr(policy.lm, "_no_split_modules", None) or [])
     for module in list(policy.modules()):
         if type(module).__name__ in blocks:

@@ -34,6 +34,8 @@ def settle(config: Config, device: torch.device) -> Config:
 
 def _obstacle(config: Config) -> str:
     model = config.model
+    if config.train.compile:
+        return "train.compile = true; forests differ from pass to pass, and each would be compiled anew"
     if model.attention != "sdpa":
         return f'model.attention = "{model.attention}"; it needs "sdpa"'
     paths = [config.model_dir]

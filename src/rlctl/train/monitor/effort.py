@@ -1,11 +1,10 @@
 """How much work training is: floating-point operations and memory."""
 
-import resource
-import sys
 from collections.abc import Sequence
 
 import torch
 
+from rlctl.telemetry.memory import peak_resident_mb
 from rlctl.train.data.samples import TrainSample
 
 
@@ -35,5 +34,4 @@ def peak_memory_mb() -> float:
     """Of this process since its start: on the GPU where there is one, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
-    scale = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+    return peak_resident_mb()

@@ -1,6 +1,8 @@
 """The metrics row of one training step, from sums: pure."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,8 @@ SOMETIMES = {
     "corrected_away": "correction_masked_fraction",
 }
 """The same, of what only some algorithms have."""
+LAYER = "grad_norm/"
+"""Before the name of a layer: the norm of its gradient."""
 
 
 def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -52,6 +56,21 @@ def update_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:
         **{name: total[key] / tokens for key, name in SOMETIMES.items() if key in total},
         **({"vetoed_updates": int(total["vetoed"])} if total["vetoed"] else {}),
     }
+
+
+def layer_norms(updates: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
+    """Rows `{"layer", "grad_norm", "not_finite"}`, in the model's order, where norms were measured by layer.
+
+    `grad_norm`: mean over the optimizer steps of one training step in which it was finite, else null; `not_finite`: the
+    number of the others.
+    """
+    rows = []
+    for key in updates[0] if updates else ():
+        if key.startswith(LAYER):
+            finite = [update[key] for update in updates if math.isfinite(update[key])]
+            mean = float(np.mean(finite)) if finite else None
+            rows.append({"layer": key.removeprefix(LAYER), "grad_norm": mean, "not_finite": len(updates) - len(finite)})
+    return rows
 
 
 def critic_metrics(updates: Sequence[dict[str, float]]) -> dict[str, float]:

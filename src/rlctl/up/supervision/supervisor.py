@@ -167,6 +167,10 @@ class Supervisor:
 
     def _ended(self, member: Member, code: int) -> None:
         """A process has exited. A stage's exit 0 is its success; anything else ends the run (no restarts)."""
+        if member.spec.stage in TRAINERS and code == Watchdog.exit_code:
+            member.state = "dead"
+            assert member.child is not None
+            raise Watchdog(f"{member.spec.name} made no progress; its log, with its stacks, is {member.child.log}")
         stage = member.spec.ready_when == "exit" or member.spec.ends_run
         if code or not stage:
             member.state = "dead"
@@ -189,15 +193,17 @@ class Supervisor:
 
     def _check_progress(self) -> None:
         """Watchdog: while a trainer runs, its metrics must grow (a new stage counts as growth)."""
-        trainers = [m.spec.name for m in self.members if m.spec.stage in ("sft", "train") and m.state in LIVING]
-        seen = (trainers, [path.stat().st_size if path.exists() else 0 for path in self._steps])
+        trainers = [m for m in self.members if m.spec.stage in TRAINERS and m.state in LIVING]
+        seen = ([m.spec.name for m in trainers], [path.stat().st_size if path.exists() else 0 for path in self._steps])
         now = self._clock()
         if not trainers or seen != self._progress[1]:
             self._progress = (now, seen)
         elif now - self._progress[0] > self._limits.watchdog_s:
+            last = trainers[-1]
+            assert last.child is not None
             raise Watchdog(
                 f"no training step for {self._limits.watchdog_s:g} s (monitor.watchdog_s); the last process to look at "
-                f"is {trainers[-1]}"
+                f"is {last.spec.name}; its log, with its stacks, is {last.child.log}"
             )
 
     # ------------------------------------------------------------ the end
@@ -227,3 +233,5 @@ class Supervisor:
 
 
 LIVING = ("starting", "ready")
+TRAINERS = ("sft", "train")
+"""Stages whose processes train."""
