@@ -112,6 +112,9 @@ class Train(Section):
     compile: bool = False
     """torch.compile the transformer blocks: worth minutes at the start for long runs. Needs a C++ compiler on the CPU,
     Triton on a GPU; does without `prefix_tree`."""
+    liger: bool | Literal["auto"] = "auto"
+    """Liger's fused kernels (pip install liger-kernel) in the place of the model's own. auto: on a GPU, where they are
+    installed and know the model; true: an error where not. They have not been run yet."""
     record: bool = False
     """Keep every batch in RUN_DIR/batches.msgpack, to train on it again with `replay`."""
     replay: str = ""

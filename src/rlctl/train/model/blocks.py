@@ -15,7 +15,6 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from rlctl.config.learning import Memory
@@ -61,7 +60,7 @@ def checkpoint_blocks(lm: nn.Module, memory: Memory) -> None:
         )
     forward = _selective if kind == "selective" else _full
     for block in blocks[: memory.checkpoint_layers or None]:
-        block.forward = MethodType(forward, block)  # type: ignore[method-assign]
+        block.forward = MethodType(forward, block)
 
 
 def compile_blocks(lm: nn.Module, device: torch.device) -> None:
@@ -72,7 +71,7 @@ def compile_blocks(lm: nn.Module, device: torch.device) -> None:
     if why := _no_compiler(device):
         raise ConfigError(f"train.compile = true cannot be used: {why}")
     for block in blocks_of(lm):
-        block.forward = torch.compile(block.forward, dynamic=True)  # type: ignore[method-assign]
+        block.forward = torch.compile(block.forward, dynamic=True)
 
 
 def _no_compiler(device: torch.device) -> str:
@@ -91,18 +90,13 @@ def _no_compiler(device: torch.device) -> str:
 
 
 def _full(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return _recomputed(self, noop_context_fn, args, kwargs)
+    # The function of the class, not of this block, so that what is compiled for one block serves all. No dropout is
+    # left (see `policy.prepare`), hence no random state to restore.
+    return checkpoint(partial(type(self).forward, self), *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def _selective(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    return _recomputed(self, partial(create_selective_checkpoint_contexts, _policy), args, kwargs)
-
-
-def _recomputed(block: nn.Module, keep: Any, args: Any, kwargs: Any) -> Any:
-    # The function of the class, not of this block, so that what is compiled for one block serves all. No dropout is
-    # left (see `policy.prepare`), hence no random state to restore.
-    forward = partial(type(block).forward, block)
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=keep, **kwargs)
+    return _full(self, *args, context_fn=partial(create_selective_checkpoint_contexts, _policy), **kwargs)
 
 
 def _policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

@@ -16,6 +16,7 @@ from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.data.batches import MicroBatch
 from rlctl.train.model.blocks import checkpoint_blocks, compile_blocks
+from rlctl.train.model.kernels import use_liger
 from rlctl.train.model.logits import score
 from rlctl.train.model.tree_models import inputs_of, use_trees, why_not
 from rlctl.train.objective.divergence import full
@@ -165,6 +166,7 @@ def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
     # Under `cpu_offload` sharding brings block by block to the GPU and its part back: never the whole model at once.
     device = torch.device("cpu") if config.train.fsdp.cpu_offload else ranks.device
     lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device)
+    use_liger(lm, config.train.liger, ranks.device)
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
     return lm
