@@ -122,11 +122,11 @@ class Server:
             time.sleep(0.02)
 
 
-def launch(python: str, model: Path, run_dir: Path, port: int) -> subprocess.Popen[bytes]:
+def launch(python: str, model: Path, run_dir: Path, port: int, max_context: int = CONTEXT) -> subprocess.Popen[bytes]:
     """What `rlctl engine` does, in a process of its own; its output goes to run_dir/log."""
     config = {
         "run": {"dir": str(run_dir)},
-        "model": {"path": str(model), "max_context": CONTEXT},
+        "model": {"path": str(model), "max_context": max_context},
         "engine": {"kind": "vllm", "urls": [f"http://127.0.0.1:{port}"], "vllm_python": python},
     }
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -135,10 +135,12 @@ def launch(python: str, model: Path, run_dir: Path, port: int) -> subprocess.Pop
         return subprocess.Popen(argv, stdout=log, stderr=log, env=os.environ | {"PYTHONPATH": str(ROOT / "src")})
 
 
-def start(python: str, model: Path, run_dir: Path, port: int, timeout_s: float = 400) -> Server:
+def start(
+    python: str, model: Path, run_dir: Path, port: int, timeout_s: float = 400, max_context: int = CONTEXT
+) -> Server:
     """Launch and wait for the announcement; AssertionError with the end of the log when it does not come."""
     began = time.monotonic()
-    process = launch(python, model, run_dir, port)
+    process = launch(python, model, run_dir, port, max_context)
     while not (run_dir / "components" / "engine-0.json").exists():
         if process.poll() is not None or time.monotonic() > began + timeout_s:
             process.kill()

@@ -57,6 +57,8 @@ class FakeEngine:
         """Whether it can constrain its sampling."""
         self.cut = 0
         """Streams to break off after the first chunks."""
+        self.image: tuple[int, list[int]] | None = None
+        """It takes images: (placeholder, what it puts in its place)."""
         self.url = ""
 
     async def start(self, port: int = 0) -> "FakeEngine":
@@ -101,6 +103,10 @@ class FakeEngine:
             return web.json_response({"error": error}, status=400)
         if self.status != 200:
             return web.json_response({"error": {"message": "the engine says no", "code": None}}, status=self.status)
+        shown = {}
+        if self.image and "X-Rlctl-Images" in request.headers:
+            asked["prompt"] = self._expanded(asked["prompt"], len(asked["images"]))
+            shown = {"X-Rlctl-Images": request.headers["X-Rlctl-Images"]}
         choices, versions = [], []
         for index in range(asked.get("n", 1)):
             ids, reason = self._sample(asked["max_tokens"])
@@ -108,7 +114,7 @@ class FakeEngine:
             text = tokenizer().decode(ids, skip_special_tokens=True)
             choices.append(
                 {"index": index, "text": text, "token_ids": ids, "finish_reason": reason,
-                 "logprobs": {"token_logprobs": logprobs}}
+                 "logprobs": {"token_logprobs": logprobs}, "prompt_token_ids": asked["prompt"]}
             )  # fmt: skip
             cut = self.random.randint(0, len(ids))
             versions.append([(v, n) for v, n in ((3, cut), (4, len(ids) - cut)) if n])
@@ -119,14 +125,26 @@ class FakeEngine:
         )  # fmt: skip
         header = ";".join(",".join(f"{v}:{n}" for v, n in one) for one in versions)
         if asked.get("stream"):
-            return await self._stream(request, choices, header)
-        headers = {"X-Policy-Versions": header} if self.version is not None else {}
+            return await self._stream(request, choices, header, shown)
+        headers = shown | ({"X-Policy-Versions": header} if self.version is not None else {})
         usage = {"prompt_tokens": len(asked["prompt"])}
         return web.json_response({"object": "text_completion", "choices": choices, "usage": usage}, headers=headers)
 
-    async def _stream(self, request: web.Request, choices: list[dict[str, Any]], header: str) -> web.StreamResponse:
+    def _expanded(self, prompt: list[int], images: int) -> list[int]:
+        """The first `images` placeholders replaced, as vLLM does."""
+        assert self.image
+        ids: list[int] = []
+        for token in prompt:
+            replaced = token == self.image[0] and images > 0
+            ids += self.image[1] if replaced else [token]
+            images -= replaced
+        return ids
+
+    async def _stream(
+        self, request: web.Request, choices: list[dict[str, Any]], header: str, shown: dict[str, str]
+    ) -> web.StreamResponse:
         """One to three tokens a chunk, the choices by turns, as vLLM; half a character waits."""
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **shown})
         await response.prepare(request)
 
         async def send(value: Any) -> None:
@@ -146,6 +164,8 @@ class FakeEngine:
                 part = {"index": i, "text": text[told[i] : safe], "token_ids": one["token_ids"][start:end],
                         "logprobs": {"token_logprobs": one["logprobs"]["token_logprobs"][start:end]},
                         "finish_reason": one["finish_reason"] if last else None}  # fmt: skip
+                if start == 0:
+                    part["prompt_token_ids"] = one["prompt_token_ids"]
                 at[i], told[i] = end, max(told[i], safe)
                 await send({"choices": [part]})
                 await asyncio.sleep(self.pause_s)

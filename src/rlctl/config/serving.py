@@ -61,6 +61,10 @@ class Gateway(Section):
     """New calls get a 429 while every engine uses more than this share of its KV cache. 1: never for that reason."""
     max_body_bytes: Positive = 16777216
     """Longest request body; longer is a 413."""
+    max_images: Positive = 16
+    """Most images of one conversation, where the model takes images; more is a 400."""
+    max_image_pixels: Positive = 16777216
+    """Most pixels (width times height) of one image; more is a 400."""
     body_timeout_s: Seconds = 60.0
     """A request whose body is not there after this is a 408."""
     access_log: bool = False

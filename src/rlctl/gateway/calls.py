@@ -15,15 +15,17 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace as replace_struct
 
-from rlctl.gateway.faults import Fault
+from rlctl.gateway.faults import Fault, bad
 from rlctl.gateway.routing.upstream import Completion, Upstream
 from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled, Sampling, fitted
+from rlctl.gateway.sessions.pictures import Pictures
 from rlctl.gateway.sessions.record import Recorder
 from rlctl.gateway.sessions.session import Prompt, Session
 from rlctl.gateway.sessions.trajectories import Live, Trajectories
 from rlctl.gateway.text.codec import Codec
 from rlctl.gateway.text.template import Message
 from rlctl.gateway.tracing import Tracing
+from rlctl.wire.arrays import pack_ids
 from rlctl.wire.samples import Step
 
 PHASES = ("template", "tokenize", "engine", "pool")
@@ -69,6 +71,7 @@ class Calls:
         limits: Limits,
         counts: Counts,
         timeout_s: float,
+        pictures: Pictures,
         tracing: Tracing | None = None,
     ) -> None:
         self.trajectories = trajectories
@@ -78,6 +81,7 @@ class Calls:
         self.limits = limits
         self.counts = counts
         self.timeout_s = timeout_s
+        self.pictures = pictures
         self.tracing = tracing
         self._background: set[asyncio.Task[None]] = set()
 
@@ -99,7 +103,7 @@ class Calls:
         started, rendering = time.perf_counter(), seconds["template"]
         session = live.session
         prompt = place(session)
-        asked = fitted(asked, len(prompt.ids) // 4, self.limits)
+        wanted, asked = asked, fitted(asked, len(prompt.ids) // 4, self.limits)
         placed = time.perf_counter()
         seconds["tokenize"] += placed - started - (seconds["template"] - rendering)
         begun = Begun(session.reserve(prompt, asked.n), int(time.time()), prompt.ids)
@@ -107,7 +111,7 @@ class Calls:
             feed.begin(begun)
         live.running += 1
         try:
-            completion = await self._sample(live, prompt, asked, begun.number, feed)
+            completion = await self._sample(live, prompt, wanted, asked, begun.number, feed)
             seconds["engine"] += time.perf_counter() - placed
             return self._commit(live, prompt, asked, begun, completion, answered)
         finally:
@@ -125,7 +129,10 @@ class Calls:
             raise Fault(503, "the pool does not answer; the step is kept, ask again", "pool_away", retry_after_s=2)
         outcome.acknowledged.result()
 
-    async def _sample(self, live: Live, prompt: Prompt, asked: Sampling, first: int, feed: Feed | None) -> Completion:
+    async def _sample(
+        self, live: Live, prompt: Prompt, wanted: Sampling, asked: Sampling, first: int, feed: Feed | None
+    ) -> Completion:
+        """`asked` is `wanted` with max_tokens set. Fault: the step indices are free again."""
         marked: set[int] = set()
 
         def tell(part: Part) -> None:
@@ -137,8 +144,9 @@ class Calls:
                 feed.add(replace(part, hush=True) if hush else part)
 
         try:
+            images = await self.pictures.read(prompt.images) if prompt.images else ()
             completion = await self.upstream.complete(
-                live.session.uid, live.session.prompt_uid, prompt.ids, asked, tell if feed else None
+                live.session.uid, live.session.prompt_uid, prompt.ids, asked, tell if feed else None, images
             )
             if len(completion.sampled) != asked.n:
                 raise Fault(
@@ -151,11 +159,22 @@ class Calls:
                     "unsupported_parameter",
                     "top_logprobs",
                 )
+            if images:
+                self._check_seen(prompt, wanted, completion)
         except BaseException:
             for hole in live.session.release(prompt, first, asked.n):
                 self._fill(live, prompt, asked, hole)
             raise
         return completion
+
+    def _check_seen(self, prompt: Prompt, wanted: Sampling, completion: Completion) -> None:
+        """How long a prompt is with its images only the engine can say, and whether it extends what is known."""
+        if completion.prompt is None:
+            raise Fault(502, f"{completion.engine} does not tell the prompt with its images", "engine_protocol")
+        fitted(wanted, len(completion.prompt), self.limits)
+        if prompt.parent and not pack_ids(completion.prompt).startswith(prompt.parent.seen()):
+            why = "the model wrote the token of an image itself, and a new image cannot be told from it"
+            raise bad(f"{why}; go on without a further image, or in a new trajectory", "messages", "image_token")
 
     def _commit(
         self, live: Live, prompt: Prompt, asked: Sampling, begun: Begun, completion: Completion, answered: Answered
@@ -164,19 +183,25 @@ class Calls:
         messages = [answered(prompt.text, text) for text in texts]
         packed = [array("i", one.ids).tobytes() for one in completion.sampled]
         shielded = [self.codec.shield(text) for text in texts]
-        live.session.commit(prompt, begun.number, list(zip(packed, shielded, messages, strict=True)))
+        seen, new, expanded = prompt.ids, prompt.new, None
+        if completion.prompt is not None:
+            seen = pack_ids(completion.prompt)
+            expanded = new = seen[len(prompt.parent.seen()) if prompt.parent else 0 :]
+        live.session.commit(prompt, begun.number, list(zip(packed, shielded, messages, strict=True)), expanded)
         clean = [
             replace_struct(one, text=text, stopped_by=self._stopped_by(one, asked.stop))
             if one.text != text or asked.stop
             else one
             for one, text in zip(completion.sampled, texts, strict=True)
         ]
-        acknowledged = self._submit(live, prompt, asked, begun.number, completion)
+        acknowledged = self._submit(live, prompt, new, asked, begun.number, completion)
+        self.counts.prompt_tokens += len(seen) // 4
+        self.counts.encoded_tokens += len(new) // 4
         given = [message for message in messages if message is not None]
-        return Outcome(begun.number, begun.created, prompt.ids, clean, given, acknowledged)
+        return Outcome(begun.number, begun.created, seen, clean, given, acknowledged)
 
     def _submit(
-        self, live: Live, prompt: Prompt, asked: Sampling, first: int, completion: Completion
+        self, live: Live, prompt: Prompt, new: bytes, asked: Sampling, first: int, completion: Completion
     ) -> asyncio.Future[None]:
         steps = []
         for offset, (one, versions) in enumerate(zip(completion.sampled, completion.versions, strict=True)):
@@ -188,7 +213,7 @@ class Calls:
                 Step(
                     trajectory_uid=live.session.uid,
                     step_index=first + offset,
-                    prompt_ids=prompt.new,
+                    prompt_ids=new,
                     response_ids=array("i", one.ids).tobytes(),
                     logprobs=array("f", one.logprobs).tobytes(),
                     versions=versions,
@@ -199,10 +224,9 @@ class Calls:
                     prompt_uid=live.session.prompt_uid,
                     channel=live.channel,
                     engine=completion.engine,
+                    images=prompt.new_images,
                 )
             )
-        self.counts.prompt_tokens += len(prompt.ids) // 4
-        self.counts.encoded_tokens += len(prompt.new) // 4
         return self._hand_over(live, steps)
 
     def _fill(self, live: Live, prompt: Prompt, asked: Sampling, index: int) -> None:
@@ -210,7 +234,7 @@ class Calls:
         parent = prompt.parent.index if prompt.parent else -1
         step = Step(
             live.session.uid, index, prompt.new, b"", b"", [], parent, "failed", "abort", asked.temperature,
-            live.session.prompt_uid, live.channel,
+            live.session.prompt_uid, live.channel, images=prompt.new_images,
         )  # fmt: skip
         self.counts.forks["failed"] += 1
         self._hand_over(live, [step])

@@ -20,6 +20,8 @@ class Limits:
     """Default and upper bound of max_tokens."""
     prompt_length: int
     max_context: int
+    images: int = 0
+    """Most images of one conversation; 0: the model takes text."""
 
 
 class Sampling(msgspec.Struct, frozen=True):

@@ -9,30 +9,25 @@ With gateway.workers above 1 this process only watches over that many which do a
 """
 
 import asyncio
-import contextlib
-import functools
 import gc
 import logging
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from rlctl.config.root import Config
 from rlctl.errors import ConfigError
 from rlctl.gateway.calls import Calls, Counts
-from rlctl.gateway.door.accept import Door
-from rlctl.gateway.door.guard import Guarded
 from rlctl.gateway.door.keys import Keys
+from rlctl.gateway.door.serving import Server
 from rlctl.gateway.routes.app import App, write_rows
 from rlctl.gateway.routes.episodes import EpisodeRoutes
 from rlctl.gateway.routes.model import ModelRoutes
 from rlctl.gateway.routing.upstream import Upstream
 from rlctl.gateway.sampling import Limits
+from rlctl.gateway.sessions.pictures import Pictures
 from rlctl.gateway.sessions.record import Recorder
 from rlctl.gateway.sessions.trajectories import Trajectories
 from rlctl.gateway.text import folder
@@ -113,14 +108,63 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def limits(config: Config) -> Limits:
+def limits(config: Config, images: bool = False) -> Limits:
+    """`images`: the model takes them."""
     return Limits(
         config.rollout.temperature,
         config.rollout.top_p,
         config.response_length,
         config.prompt_length,
         config.model.max_context,
+        config.gateway.max_images if images else 0,
     )
+
+
+class Parts:
+    """What one process is made of, put together; nothing runs yet. Needs a running event loop."""
+
+    def __init__(self, config: Config, files: folder.ModelFiles, reward_url: str, worker: Worker) -> None:
+        settings = config.gateway
+        self.ask = Ask(config.pool_url, retry_s=1.0)
+        self.recorder = Recorder(self.ask, settings.max_waiting_steps)
+        self.tracing = configured(settings.otlp_endpoint)
+        self.upstream = Upstream(
+            config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage, self.tracing
+        )
+        self.trajectories = Trajectories(self.recorder, self.upstream.router.forget, settings.session_timeout_s)
+        self.calls = Calls(
+            self.trajectories,
+            self.upstream,
+            self.recorder,
+            Codec(files.tokenizer_json),
+            limits(config, files.images),
+            Counts(),
+            settings.timeout_s,
+            Pictures(config.run_dir / "images", settings.max_image_pixels),
+            self.tracing,
+        )
+        self.siblings = Siblings(worker, settings.timeout_s)
+        self.access = Metrics(config.run_dir, "access") if settings.access_log else None
+        keys = Keys(settings.admin_key())
+        models = ModelRoutes(self.calls, ChatTemplate(files.chat_template, files.special_tokens))
+        episodes = EpisodeRoutes(self.calls, keys, reward_url, self.siblings, settings.public_url)
+        self.app = App(self.calls, models, episodes, keys, settings, self.access, self.siblings, self.tracing)
+
+    async def catch_up(self, worker: Worker) -> None:
+        """Learn from pool and siblings what was before this process."""
+        earlier = await self.recorder.open_steps()
+        self.trajectories.earlier = {uid: steps for uid, steps in earlier.items() if worker.owns(uid)}
+        if worker.restarted:
+            self.upstream.router.become(await self.siblings.engines())
+
+    async def close(self) -> None:
+        self.siblings.close()
+        await self.upstream.close()
+        if self.access:
+            self.access.close()
+        self.ask.close()
+        if self.tracing:
+            self.tracing.close()
 
 
 async def serve(
@@ -132,109 +176,29 @@ async def serve(
     reports: Reports | None = None,
 ) -> None:
     """Everything that runs in the event loop, until cancelled. One of several workers has `reports` for its parent."""
-    settings = config.gateway
-    ask = Ask(config.pool_url, retry_s=1.0)
-    recorder = Recorder(ask, settings.max_waiting_steps)
-    tracing = configured(settings.otlp_endpoint)
-    upstream = Upstream(
-        config.engine.urls, settings.timeout_s, settings.max_engine_waiting, settings.max_kv_usage, tracing
-    )
-    trajectories = Trajectories(recorder, upstream.router.forget, settings.session_timeout_s)
-    codec, counts = Codec(files.tokenizer_json), Counts()
-    calls = Calls(trajectories, upstream, recorder, codec, limits(config), counts, settings.timeout_s, tracing)
-    template = ChatTemplate(files.chat_template, files.special_tokens)
-    access = Metrics(config.run_dir, "access") if settings.access_log else None
-    keys = Keys(settings.admin_key())
-    siblings = Siblings(worker, settings.timeout_s)
-    episodes = EpisodeRoutes(calls, keys, reward_url, siblings, settings.public_url)
-    app = App(calls, ModelRoutes(calls, template), episodes, keys, settings, access, siblings, tracing)
+    parts = Parts(config, files, reward_url, worker)
     handover = Handover(worker) if worker.count > 1 else None
-    server = _Server(
-        uvicorn.Config(
-            app,
-            loop="none",
-            http=functools.partial(Guarded, handover=handover),  # type: ignore[arg-type]
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            server_header=False,
-            proxy_headers=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=1,
-        ),
-        [listener, worker.listener] if worker.listener else [listener],
-    )
+    server = Server(parts.app, [listener, worker.listener] if worker.listener else [listener], handover)
     rows = reports or Metrics(config.run_dir, "gateway")
     url = _url(config, listener)
     serving = reports.serving if reports else lambda: _serving(config, url)
     try:
-        earlier = await recorder.open_steps()
-        trajectories.earlier = {uid: steps for uid, steps in earlier.items() if worker.owns(uid)}
-        if worker.restarted:
-            upstream.router.become(await siblings.engines())
+        await parts.catch_up(worker)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(recorder.run())
-            tasks.create_task(upstream.watch())
-            tasks.create_task(trajectories.sweep(SWEEP_EVERY_S))
-            tasks.create_task(write_rows(calls, rows, ROW_EVERY_S))
+            tasks.create_task(parts.recorder.run())
+            tasks.create_task(parts.upstream.watch())
+            tasks.create_task(parts.trajectories.sweep(SWEEP_EVERY_S))
+            tasks.create_task(write_rows(parts.calls, rows, ROW_EVERY_S))
             tasks.create_task(_announce(server, handover, serving))
             await server.until_cancelled()
     finally:
         if handover:
             handover.close()
-        siblings.close()
-        await upstream.close()
-        if access:
-            access.close()
-        ask.close()
-        if tracing:
-            tracing.close()
+        await parts.close()
 
 
-async def _announce(server: "_Server", handover: Handover | None, serving: Callable[[], None]) -> None:
+async def _announce(server: Server, handover: Handover | None, serving: Callable[[], None]) -> None:
     await server.listening.wait()
     if handover:
         handover.take(server.door)
     serving()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn inside our own signal handling (cancelling `run` is what stops it), with our own door."""
-
-    def __init__(self, config: uvicorn.Config, listeners: list[socket.socket]) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-        self.servers = []
-        self.door = Door(listeners, self._protocol)
-
-    def _protocol(self, first: bytes) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state, first=first
-        )
-        return protocol
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.door.open()
-        self.started = True
-        self.listening.set()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.door.close()
-        await super().shutdown(sockets)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def until_cancelled(self) -> None:
-        serving = asyncio.create_task(self.serve())
-        try:
-            await asyncio.shield(serving)
-        except asyncio.CancelledError:
-            self.should_exit = True
-            await serving
-            raise

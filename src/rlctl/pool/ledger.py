@@ -8,14 +8,14 @@ Besides the State the ledger holds indices (ready heap, timers, scoring queue), 
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from rlctl.pool import feedback
 from rlctl.pool.ordering import EVICTIONS, ORDERS, Key
 from rlctl.pool.scoring import ScoringQueue
-from rlctl.pool.state import LiveGroup, LiveTrajectory, Rules, State
+from rlctl.pool.state import LiveGroup, LiveTrajectory, Refusal, Rules, State
 from rlctl.wire.arrays import count
 from rlctl.wire.messages import Feedback, Noted
 from rlctl.wire.samples import (
@@ -27,6 +27,10 @@ from rlctl.wire.samples import (
 
 TOMBSTONES = 200_000
 """Ended trajectories remembered."""
+TWO_GATEWAYS = (
+    "two gateways serve this trajectory: let the balancer hash on the first segment of the path, or give each gateway "
+    "its gateway.public_url"
+)
 Timer = tuple[float, int, str]
 """(unix seconds, group number or 0, lease name or "")"""
 
@@ -115,6 +119,16 @@ class Ledger:
         group.unsettled += 1
         self.count(f"{group.channel}.created")
         return trajectory
+
+    def check_repeats(self, steps: Iterable[Step]) -> None:
+        """Refusal for a Step under an index that holds another one: it is no repeat, and dropping it would lose it."""
+        met: dict[tuple[str, int], Step] = {}
+        for step in steps:
+            live = self.state.trajectories.get(step.trajectory_uid)
+            known = live.steps.get(step.step_index) if live else None
+            if met.setdefault((step.trajectory_uid, step.step_index), known or step) != step:
+                place = f"step {step.step_index} of trajectory {step.trajectory_uid}"
+                raise Refusal(f"{place} is here already, with other content; {TWO_GATEWAYS}")
 
     def add_step(self, trajectory: LiveTrajectory, step: Step) -> None:
         trajectory.steps[step.step_index] = step

@@ -1,7 +1,8 @@
 """The pool as a pure state machine: `reply = store.apply(request, now)`; no clock, no I/O.
 
     OpenGroup ---------> admission (at most `max_in_flight` training groups that have not ended)
-    SubmitSteps -------> by (trajectory, step_index), in any order; unknown trajectories begin a group of their own
+    SubmitSteps -------> by (trajectory, step_index), in any order; unknown trajectories begin a group of their own;
+                         the same Step again is a repeat, another one under its index is refused
     CompleteTrajectory > complete once `num_steps` steps are here; failed ones end at once and are never handed out
     SubmitScores ------> settled; a group whose members are all settled is ready
     FetchBatch --------> lease of ready groups in their order;  Ack: outcomes;  Nack or time-out: back to their place
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlctl.pool import numbers
-from rlctl.pool.ledger import Ledger
+from rlctl.pool.ledger import TWO_GATEWAYS, Ledger
 from rlctl.pool.state import Lease, LiveGroup, LiveTrajectory, Refusal, Rules, State
 from rlctl.wire.messages import (
     Abandon,
@@ -152,6 +153,7 @@ class Store:
         return opened
 
     def _submit_steps(self, event: SubmitSteps, now: float) -> Reply:
+        self.ledger.check_repeats(event.steps)
         accepted = duplicate = refused = 0
         for step in event.steps:
             trajectory = self._trajectory(step.trajectory_uid, step.prompt_uid, step.channel, now)
@@ -192,6 +194,9 @@ class Store:
         trajectory = self._trajectory(uid, event.prompt_uid, event.channel, now)
         if trajectory is None or trajectory.num_steps >= 0:
             return Done(duplicate=1)
+        if event.status == "complete" and event.num_steps < (known := len(trajectory.steps)):
+            why = f"it has {known} steps here, its end speaks of {event.num_steps}"
+            raise Refusal(f"trajectory {uid}: {why}; {TWO_GATEWAYS}")
         trajectory.num_steps = event.num_steps
         trajectory.facts = event.facts
         trajectory.reward = event.reward

@@ -47,7 +47,9 @@ class Abandon(Message, frozen=True):
 
 
 class SubmitSteps(Message, frozen=True):
-    """Steps are on disk when Done comes back. A Step seen before (same trajectory and index) is counted, not stored."""
+    """Steps are on disk when Done comes back. A Step sent before is counted, not stored again; another Step under a
+    trajectory and index that are taken is refused, with all of its message.
+    """
 
     steps: list[Step]
 

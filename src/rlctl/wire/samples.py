@@ -41,6 +41,9 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: str = ""
     reward: float | None = None
     """Reward given to this very step by a white-box agent."""
+    images: list[str] = []
+    """Names of the images in `prompt_ids`, in their order: files in the `images` folder of the gateway's run directory.
+    `prompt_ids` has as many tokens in the place of each as the engine computed it with."""
 
 
 class Facts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,6 +3,7 @@
     lifespan          startup complete -> label version 0; then warm up, announce, write metrics
     GET/PUT /policy   answered here (policy)
     POST /v1/*        passed on to vLLM; the response gets X-Policy-Versions (versions)
+    ... with images   their own way into the prompt (images)
     everything else   passed on untouched: /health /metrics /v1/models
 
 A streamed response has sent its headers before its tokens are known; there the same text comes in a last chunk without
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from rlctl.engines.vllm import images
 from rlctl.engines.vllm.policy import Broken, Policy
 from rlctl.engines.vllm.presence import Presence, Tally
 from rlctl.engines.vllm.settings import FaceSettings
@@ -50,7 +52,10 @@ class Face:
         elif scope["type"] == "http" and scope["path"] == "/policy":
             await self._policy(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith("/v1/"):
-            await self._versioned(scope, receive, send)
+            if images.announced(scope):
+                await self._with_images(scope, receive, send)
+            else:
+                await self._versioned(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -73,6 +78,7 @@ class Face:
         self.policy = Policy(client, self.settings.model)
         await self.policy.start()
         client.generate = track(client.generate)
+        client.renderer.render_cmpl_async = images.shown(client.renderer.render_cmpl_async)
         presence = Presence(self.settings, self.policy, self.tally)
         self._presence = asyncio.create_task(presence.run())
         self._presence.add_done_callback(_end_process_on_failure)
@@ -106,6 +112,26 @@ class Face:
             log.critical("%s; this engine ends, it must not generate from such weights", error)
             asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
             return 500, _error(str(error))
+
+    # ------------------------------------------------------------ images
+
+    async def _with_images(self, scope: Message, receive: Receive, send: Send) -> None:
+        try:
+            body, taken = await asyncio.to_thread(images.unpacked, await _body(receive), images.decoded)
+        except images.BadImages as error:
+            await _reply(send, 400, _error(str(error)))
+            return
+
+        async def confirmed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (images.HEADER, str(len(taken)).encode())]
+            await send(message)
+
+        token = images.IMAGES.set(taken)
+        try:
+            await self._versioned(scope, images.replayed(body, receive), confirmed)
+        finally:
+            images.IMAGES.reset(token)
 
     # ------------------------------------------------------------ versions
 

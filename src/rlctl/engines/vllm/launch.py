@@ -166,6 +166,7 @@ def check_head_dim(model_dir: str) -> None:
     if not file.is_file():
         return
     shape = json.loads(file.read_text(encoding="utf-8"))
+    shape = shape.get("text_config") or shape
     heads, hidden = shape.get("num_attention_heads"), shape.get("hidden_size")
     width = shape.get("head_dim") or (hidden // heads if heads and hidden else None)
     if width is not None and width not in CPU_HEAD_DIMS:

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 
 from rlctl.gateway.dialects.chat import ChatCall, chosen
-from rlctl.gateway.dialects.fields import Common, decode, sampling
+from rlctl.gateway.dialects.fields import Common, StreamOptions, decode, options
 from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled
+from rlctl.gateway.text.images import Images
 from rlctl.gateway.text.messages import normalised
 from rlctl.gateway.text.speech import Piece, Speech
 from rlctl.gateway.text.template import Message
@@ -54,18 +55,23 @@ def parse(body: bytes, limits: Limits, speech: Speech, counting: bool = False) -
         raise unsupported("thinking", "how long the model thinks is its own choice; use adaptive or leave it out")
     tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())] or None
     common = Common(
-        temperature=request.temperature, top_p=request.top_p, top_k=request.top_k, stop=request.stop_sequences
+        model=request.model,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        stop=request.stop_sequences,
+        stream=request.stream,
+        stream_options=StreamOptions(True),
     )
+    images = Images(limits.images)
     return ChatCall(
-        request.model or "default",
-        normalised(_messages(request)),
+        *options(common, limits, request.max_tokens),
+        normalised(_messages(request), images),
+        images.found,
         tools,
         {},
         chosen(speech, tools, _choice(request.tool_choice)),
-        sampling(common, limits, request.max_tokens, 0),
         False,
-        bool(request.stream),
-        True,
     )
 
 
@@ -113,16 +119,29 @@ def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
 
 def _user(blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    texts = []
+    parts: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         if block.get("type") == "tool_result":
             result = _texts(block.get("content") or "", f"{where}.content[{i}].content")
             found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
+        elif block.get("type") == "image":
+            parts.append(_image(block, f"{where}.content[{i}]"))
         else:
-            texts.append(_text(block, f"{where}.content[{i}]"))
-    if texts or not found:
-        found.append({"role": "user", "content": "\n".join(texts)})
+            parts.append({"type": "text", "text": _text(block, f"{where}.content[{i}]")})
+    if parts or not found:
+        found.append({"role": "user", "content": parts})
     return found
+
+
+def _image(block: dict[str, Any], where: str) -> dict[str, Any]:
+    """Chat's part for an image block."""
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        kind = source.get("type") if isinstance(source, dict) else source
+        raise unsupported("messages", f"{where}.source.type {kind!r}; images come as base64: nothing is fetched here")
+    if not isinstance(source.get("media_type"), str) or not isinstance(source.get("data"), str):
+        raise bad(f"{where}.source needs media_type and data", "messages")
+    return {"type": "image_url", "image_url": f"data:{source['media_type']};base64,{source['data']}"}
 
 
 def _assistant(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:

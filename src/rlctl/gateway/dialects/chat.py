@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from rlctl.gateway.dialects.fields import END_OF_EVENTS, Common, decode, event, sampling, usage
+from rlctl.gateway.dialects.fields import END_OF_EVENTS, Call, Common, decode, event, options, usage
 from rlctl.gateway.faults import Fault, bad, unsupported
-from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled, Sampling
+from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled
+from rlctl.gateway.text.images import Images
 from rlctl.gateway.text.messages import normalised
 from rlctl.gateway.text.speech import Piece, Speech
 from rlctl.gateway.text.template import Message
@@ -43,24 +44,23 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCall:
+class ChatCall(Call):
     """A checked conversation, of whatever dialect."""
 
-    model: str
     messages: list[Message]
+    images: dict[str, bytes]
+    """Those that this request brings, by name."""
     tools: list[dict[str, Any]] | None
-    options: dict[str, Any]
+    switches: dict[str, Any]
+    """Of the chat template."""
     speech: Speech
     """How the answer is read."""
-    sampling: Sampling
     logprobs: bool
-    stream: bool
-    include_usage: bool
 
     @property
     def setting(self) -> str:
         """What besides the messages shapes the prompt's text."""
-        return repr((self.tools, self.options)) if self.tools or self.options else ""
+        return repr((self.tools, self.switches)) if self.tools or self.switches else ""
 
 
 def parse(body: bytes, limits: Limits, speech: Speech) -> ChatCall:
@@ -70,20 +70,19 @@ def parse(body: bytes, limits: Limits, speech: Speech) -> ChatCall:
     if request.top_logprobs and not request.logprobs:
         raise bad("top_logprobs needs logprobs: true", "top_logprobs")
     wanted = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
-    asked = sampling(request, limits, wanted, request.top_logprobs or 0)
-    constrained = response_format(request.response_format)
+    asked = options(request, limits, wanted, request.top_logprobs or 0)
+    asked = asked.constrained(response_format(request.response_format))
     if request.separate_reasoning is False:
         speech = replace(speech, thinks=False)
+    images = Images(limits.images)
     return ChatCall(
-        request.model or "default",
-        normalised(request.messages),
+        *asked,
+        normalised(request.messages, images),
+        images.found,
         request.tools or None,
         request.chat_template_kwargs or {},
         chosen(speech, request.tools, request.tool_choice),
-        msgspec.structs.replace(asked, response_format=constrained) if constrained else asked,
         bool(request.logprobs),
-        bool(request.stream),
-        bool(request.stream_options and request.stream_options.include_usage),
     )
 
 

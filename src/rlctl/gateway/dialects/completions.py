@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from rlctl.gateway.dialects.fields import END_OF_EVENTS, Common, decode, event, sampling, usage
+from rlctl.gateway.dialects.fields import END_OF_EVENTS, Call, Common, decode, event, options, usage
 from rlctl.gateway.faults import Fault, bad, unsupported
-from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled, Sampling
+from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled
 from rlctl.gateway.text.speech import Piece
 
 
@@ -28,16 +28,12 @@ _decoder = msgspec.json.Decoder(CompletionRequest)
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionCall:
+class CompletionCall(Call):
     """A checked request."""
 
-    model: str
     prompt: str | list[int]
-    sampling: Sampling
     logprobs: int | None
     return_token_ids: bool
-    stream: bool
-    include_usage: bool
 
 
 def parse(body: bytes, limits: Limits, vocabulary: int) -> CompletionCall:
@@ -56,15 +52,8 @@ def parse(body: bytes, limits: Limits, vocabulary: int) -> CompletionCall:
         raise unsupported("best_of", "every sample is an answer: use n")
     if request.suffix:
         raise unsupported("suffix", "the model writes left to right")
-    return CompletionCall(
-        request.model or "default",
-        prompt,
-        sampling(request, limits, request.max_tokens, request.logprobs or 0),
-        request.logprobs,
-        bool(request.return_token_ids),
-        bool(request.stream),
-        bool(request.stream_options and request.stream_options.include_usage),
-    )
+    asked = options(request, limits, request.max_tokens, request.logprobs or 0)
+    return CompletionCall(*asked, prompt, request.logprobs, bool(request.return_token_ids))
 
 
 def reply(call: CompletionCall, uid: str, outcome: Outcome, tokens: Any) -> bytes:

@@ -4,7 +4,8 @@ Every request type forbids unknown fields, so nothing a client asks for is ignor
 (`user`, `metadata`, `prompt_cache_key`, ...: hints for the provider's own bookkeeping) are accepted.
 """
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,6 +41,38 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What every checked request says, of whatever dialect."""
+
+    model: str
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+
+
+class Options(NamedTuple):
+    """The fields of Call, in its order."""
+
+    model: str
+    sampling: Sampling
+    stream: bool
+    include_usage: bool
+
+    def constrained(self, response_format: dict[str, Any] | None) -> "Options":
+        """With what the engine is to constrain its sampling by, if anything."""
+        if response_format is None:
+            return self
+        return self._replace(sampling=msgspec.structs.replace(self.sampling, response_format=response_format))
+
+
+def options(request: Common, limits: Limits, max_tokens: int | None, top_logprobs: int = 0) -> Options:
+    """What a request says besides its prompt, checked, with the run's defaults filled in."""
+    usage = bool(request.stream_options and request.stream_options.include_usage)
+    asked = sampling(request, limits, max_tokens, top_logprobs)
+    return Options(request.model or "default", asked, bool(request.stream), usage)
 
 
 T = TypeVar("T")

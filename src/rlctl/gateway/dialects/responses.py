@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 
 from rlctl.gateway.dialects.chat import ChatCall, chosen, response_format
-from rlctl.gateway.dialects.fields import Common, decode, sampling
+from rlctl.gateway.dialects.fields import Common, StreamOptions, decode, options
 from rlctl.gateway.faults import bad, unsupported
 from rlctl.gateway.sampling import Limits, Outcome, Sampled
+from rlctl.gateway.text.images import Images, names
 from rlctl.gateway.text.messages import normalised
 from rlctl.gateway.text.speech import Speech
 from rlctl.gateway.text.template import Message
@@ -79,21 +80,25 @@ def parse(body: bytes, limits: Limits, speech: Speech, earlier: list[Message]) -
     request = decode(_decoder, body)
     _refuse(request)
     tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())] or None
-    conversation = earlier + normalised(_items(request.input))
+    images = Images(limits.images, count=len(names(earlier)))
+    conversation = earlier + normalised(_items(request.input), images)
     opening: list[Message] = [{"role": "system", "content": request.instructions}] if request.instructions else []
-    asked = sampling(Common(temperature=request.temperature, top_p=request.top_p), limits, request.max_output_tokens, 0)
-    if constrained := _format(request.text.format if request.text else None):
-        asked = msgspec.structs.replace(asked, response_format=constrained)
+    common = Common(
+        model=request.model,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        stream=request.stream,
+        stream_options=StreamOptions(True),
+    )
+    asked = options(common, limits, request.max_output_tokens)
     return ResponsesCall(
-        request.model or "default",
+        *asked.constrained(_format(request.text.format if request.text else None)),
         opening + conversation,
+        images.found,
         tools,
         {},
         chosen(speech, tools, _choice(request.tool_choice)),
-        asked,
         False,
-        bool(request.stream),
-        True,
         request,
         conversation,
     )
@@ -149,7 +154,7 @@ def _items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
             spoken = None
         elif kind == "message" and item.get("role") != "assistant":
-            found.append({"role": item.get("role"), "content": _parts(item.get("content"), f"input[{i}].content")})
+            found.append({"role": item.get("role"), "content": _said_to_us(item.get("content"), f"input[{i}].content")})
             spoken = None
         elif kind in ("message", "function_call", "reasoning"):
             if spoken is None:
@@ -169,6 +174,25 @@ def _said(spoken: dict[str, Any], kind: str, item: dict[str, Any], where: str) -
         spoken.setdefault("tool_calls", []).append(call)
     elif thoughts := _parts(item.get("content") or "", f"{where}.content"):
         spoken["reasoning_content"] = spoken.get("reasoning_content", "") + thoughts
+
+
+def _said_to_us(content: Any, where: str) -> str | list[dict[str, Any]]:
+    """Text, or where there are images, chat's parts."""
+    if not isinstance(content, list) or not any(_is_image(part) for part in content):
+        return _parts(content, where)
+    parts = []
+    for i, part in enumerate(content):
+        if not _is_image(part):
+            parts.append({"type": "text", "text": _parts([part], where)})
+        elif part.get("file_id"):
+            raise unsupported("input", f"{where}[{i}].file_id: no files are stored here; use a data: URL")
+        else:
+            parts.append({"type": "image_url", "image_url": part.get("image_url"), "detail": part.get("detail")})
+    return parts
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "input_image"
 
 
 def _parts(content: Any, where: str) -> str:

@@ -166,7 +166,9 @@ class EpisodeRoutes:
         if body.trajectory_uid and not self.worker.owns(body.trajectory_uid):
             return await self.siblings.pass_on(body.trajectory_uid, request)  # its owner knows its engine
         if body.image_data or body.video_data:
-            raise unsupported("image_data/video_data", "this model takes text")
+            raise unsupported(
+                "image_data/video_data", "images come with messages (chat/completions, responses, messages)"
+            )
         if body.trajectory_uid and not UID.fullmatch(body.trajectory_uid):
             raise bad("trajectory_uid must be 1 to 128 letters, digits or ._:-", "trajectory_uid")
         _check_ids(body.prompt_ids, calls.codec.vocabulary, "prompt_ids")

@@ -10,7 +10,7 @@ from rlctl.gateway.dialects import anthropic, chat, completions, responses, resp
 from rlctl.gateway.dialects.chat import ChatCall
 from rlctl.gateway.dialects.streaming import Feed, Writer, events
 from rlctl.gateway.door.http import EVENTS, Request, Response, answer
-from rlctl.gateway.faults import Fault, bad
+from rlctl.gateway.faults import Fault, bad, unsupported
 from rlctl.gateway.sampling import Outcome, Sampling
 from rlctl.gateway.sessions.session import Prompt, Session
 from rlctl.gateway.sessions.trajectories import Live, Turn
@@ -56,6 +56,8 @@ class ModelRoutes:
     async def count_tokens(self, request: Request) -> Response:
         """Of the prompt as it would be placed now; nothing is begun."""
         call = anthropic.parse(request.body, self.calls.limits, self.speech, counting=True)
+        if call.images:
+            raise unsupported("messages", "how many tokens an image has only the engine knows: see an answer's usage")
         live = self.calls.trajectories.peek(request.uid)
         prompt = self._place(call, live.session if live else Session(request.uid))
         return answer({"input_tokens": len(prompt.ids) // 4})
@@ -109,15 +111,18 @@ class ModelRoutes:
         def answered(prompt: str, text: str) -> Message:
             return speech.message(text, speech.after(call.speech, prompt))
 
-        return lambda live, feed: self.calls.run(
-            live, lambda session: self._place(call, session), asked, answered, feed
-        )
+        async def run(live: Live, feed: Feed | None) -> Outcome:
+            if call.images:
+                await self.calls.pictures.keep(call.images)
+            return await self.calls.run(live, lambda session: self._place(call, session), asked, answered, feed)
+
+        return run
 
     def _place(self, call: ChatCall, session: Session) -> Prompt:
         def render(messages: Any) -> str:
             started = time.perf_counter()
             try:
-                return self.template.render(messages, call.tools, call.options)
+                return self.template.render(messages, call.tools, call.switches)
             finally:
                 self.calls.counts.seconds["template"] += time.perf_counter() - started
 

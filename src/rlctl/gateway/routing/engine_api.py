@@ -1,6 +1,7 @@
 """The engines' POST /v1/completions (vLLM's face): what is sent, what comes back, the policy version of each token."""
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -47,11 +48,32 @@ class _Chunk(msgspec.Struct):
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
+class _Seen(msgspec.Struct):
+    prompt_token_ids: list[int] | None = None
+
+
+class _SeenReply(msgspec.Struct):
+    choices: list[_Seen] = []
+
+
+_decode_seen = msgspec.json.Decoder(_SeenReply).decode
+IMAGES = "x-rlctl-images"
+"""Number of images that the body brings; an engine that has taken them says it again in its answer."""
+
+
+def prompt_seen(data: bytes) -> list[int] | None:
+    """Prompt ids with the images' tokens in them, from a good answer, or a chunk of one."""
+    return next((one.prompt_token_ids for one in _decode_seen(data).choices if one.prompt_token_ids), None)
+
+
 class Assembly:
     """A streamed completion put together again."""
 
-    def __init__(self, url: str, count: int, tell: Callable[[Part], None]) -> None:
+    def __init__(self, url: str, count: int, tell: Callable[[Part], None], images: bool = False) -> None:
         self.url = url
+        self._images = images
+        self.prompt: list[int] | None = None
+        """Prompt ids as the engine saw them, where there are images."""
         self._tell = tell
         self.versions: str | None = None
         """As X-Policy-Versions; only the last chunk knows."""
@@ -84,6 +106,8 @@ class Assembly:
         if chunk.error:
             raise WireError(f"{self.url} failed during the stream: {chunk.error}")
         self.versions = chunk.policy_versions or self.versions
+        if self._images and self.prompt is None:
+            self.prompt = prompt_seen(data)
         for choice in chunk.choices:
             self._tell(self._part(choice))
 
@@ -106,7 +130,7 @@ class Assembly:
         return Part(choice.index, choice.text, ids, values, logprobs.top_logprobs)
 
 
-def body(prompt: bytes, asked: Sampling, stream: bool = False) -> bytes:
+def body(prompt: bytes, asked: Sampling, stream: bool = False, images: Sequence[bytes] = ()) -> bytes:
     """JSON for the engine; `prompt` is int32 ids. Only parameters that differ from the engine's defaults are named."""
     request: dict[str, Any] = {
         "prompt": memoryview(prompt).cast("i").tolist(),
@@ -121,6 +145,8 @@ def body(prompt: bytes, asked: Sampling, stream: bool = False) -> bytes:
             request[name] = value
     if asked.response_format:
         request["response_format"] = asked.response_format
+    if images:
+        request["images"] = [base64.b64encode(one).decode() for one in images]
     if stream:
         request["stream"] = True
     if asked.n > 1:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -45,6 +45,19 @@ class Completion:
     sampled: list[Sampled]
     versions: list[engine_api.Versions]
     engine: str
+    prompt: list[int] | None = None
+    """Prompt ids with the images' tokens; None: there were no images."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One call, as every engine that is tried gets it."""
+
+    uid: str
+    body: bytes
+    choices: int
+    images: int
+    tell: Tell | None
 
 
 class Upstream:
@@ -62,7 +75,13 @@ class Upstream:
         self._client = Client()
 
     async def complete(
-        self, uid: str, prompt_uid: str, prompt: bytes, asked: Sampling, tell: Tell | None = None
+        self,
+        uid: str,
+        prompt_uid: str,
+        prompt: bytes,
+        asked: Sampling,
+        tell: Tell | None = None,
+        images: Sequence[bytes] = (),
     ) -> Completion:
         """Sample; every engine is tried, and after a pause one of them again. Fault when none can.
 
@@ -71,7 +90,7 @@ class Upstream:
         """
         if why := self.router.full(time.monotonic(), self._most_waiting, self._most_kv):
             raise Fault(429, why, "engines_full", retry_after_s=2)
-        body = engine_api.body(prompt, asked, stream=tell is not None)
+        body = engine_api.body(prompt, asked, tell is not None, images)
         told = 0
 
         def count(part: Part) -> None:
@@ -80,6 +99,7 @@ class Upstream:
             if tell:
                 tell(part)
 
+        call = _Asked(uid, body, asked.n, len(images), count if tell else None)
         failed: list[Engine] = []
         last: Fault | None = None
         for attempt in range(len(self.router.engines) + 1):
@@ -91,7 +111,7 @@ class Upstream:
                 break
             self.retries += attempt > 0
             try:
-                return await self._asked(engine, uid, body, asked.n, count if tell else None)
+                return await self._asked(engine, call)
             except Fault as fault:
                 if fault.status == 400 and asked.response_format:
                     raise unsupported("response_format", str(fault)) from None
@@ -101,11 +121,11 @@ class Upstream:
                 failed.append(engine)
         raise last or Fault(503, "no engine is serving; try again", "no_engine", retry_after_s=1)
 
-    async def _asked(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell | None) -> Completion:
+    async def _asked(self, engine: Engine, call: _Asked) -> Completion:
         """The engine's good answer; whatever goes wrong with it is a Fault."""
         engine.running += 1
         try:
-            completion = await self._answered(engine, uid, body, count, tell)
+            completion = await self._answered(engine, call)
         except Fault as fault:
             if fault.status >= 500 and fault.code != "engine_busy":
                 engine.failed(time.monotonic())
@@ -125,22 +145,29 @@ class Upstream:
         engine.answered()
         return completion
 
-    async def _answered(self, engine: Engine, uid: str, body: bytes, count: int, tell: Tell | None) -> Completion:
-        assembly = engine_api.Assembly(engine.url, count, tell) if tell else None
+    async def _answered(self, engine: Engine, call: _Asked) -> Completion:
+        images = call.images > 0
+        assembly = engine_api.Assembly(engine.url, call.choices, call.tell, images) if call.tell else None
         hear = assembly.hear if assembly else None
-        headers = {"x-session-id": uid}
+        headers = {"x-session-id": call.uid}
+        if images:
+            headers[engine_api.IMAGES] = str(call.images)
         if self._tracing is None:
-            reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+            reply = await self._client.request(engine.url, COMPLETIONS, call.body, headers, self._timeout_s, hear)
         else:
             with self._tracing.engine(engine.url, headers):
-                reply = await self._client.request(engine.url, COMPLETIONS, body, headers, self._timeout_s, hear)
+                reply = await self._client.request(engine.url, COMPLETIONS, call.body, headers, self._timeout_s, hear)
         if reply.status != 200:
             raise _relayed(engine, reply.status, reply.body, reply.header(b"retry-after"))
+        if images and reply.header(engine_api.IMAGES.encode()) != str(call.images):
+            raise unsupported("messages", f"{engine.url} takes no images: they need vLLM, started by rlctl engine")
         if assembly is None:
-            return _completion(engine, engine_api.choices(reply.body, engine.url), reply.header(b"x-policy-versions"))
+            prompt = engine_api.prompt_seen(reply.body) if images else None
+            sampled = engine_api.choices(reply.body, engine.url)
+            return _completion(engine, sampled, reply.header(b"x-policy-versions"), prompt)
         if not assembly.whole:
             raise Broken("the stream broke off")
-        return _completion(engine, assembly.sampled(), assembly.versions)
+        return _completion(engine, assembly.sampled(), assembly.versions, assembly.prompt)
 
     def _down(self, engine: Engine, why: str) -> None:
         engine.failed(time.monotonic())
@@ -193,11 +220,13 @@ class Upstream:
         self._client.close()
 
 
-def _completion(engine: Engine, sampled: list[Sampled], header: str | None) -> Completion:
+def _completion(
+    engine: Engine, sampled: list[Sampled], header: str | None, prompt: list[int] | None = None
+) -> Completion:
     if any(one.finish_reason == "abort" for one in sampled):
         raise Fault(503, f"{engine.url} aborted the call", "engine_aborted", retry_after_s=1)
     versions = engine_api.versions(header, [len(one.ids) for one in sampled], engine.version)
-    return Completion(sampled, versions, engine.url)
+    return Completion(sampled, versions, engine.url, prompt)
 
 
 def _waiting(metrics: str) -> int:

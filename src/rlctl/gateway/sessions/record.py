@@ -2,6 +2,7 @@
 
 All Steps that wait go in one message; one message is in flight at a time, so load makes bigger batches.
 A message without an answer is sent again; the pool knows a Step by (trajectory, index), so nothing is stored twice.
+Another Step under an index that is taken (two gateways serve one trajectory) it refuses, and the agent gets a 409.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ class Recorder:
             self.unacknowledged -= len(steps)
             log.error("the pool refused %d steps of %s: %s", len(steps), steps[0].trajectory_uid, error)
             if not batch[0][1].done():
-                batch[0][1].set_exception(Fault(502, f"the pool refused the step: {error}", "pool_refused"))
+                batch[0][1].set_exception(Fault(409, f"the pool refused the step: {error}", "pool_refused"))
             return
         self.acknowledged += done.accepted
         self.duplicates += done.duplicate

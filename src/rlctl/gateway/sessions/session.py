@@ -12,6 +12,9 @@ that was sampled, so a tool call parsed for the client and sent back is again wh
 ended in the control token that the template writes there too, it is not doubled; if it was cut, the template's own end
 of turn is encoded as prompt.
 
+An image is one placeholder in the text and in the ids that are sent; the engine puts as many in its place as the image
+has tokens. Both are kept: `context` is what is sent on, `seen` what the engine computed with and the Step records.
+
 Where that fails the trajectory forks, with a reason on the step:
 
     template            the template renders known history differently (drops old thinking, refuses it)
@@ -29,6 +32,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from rlctl.gateway.text import images
 from rlctl.gateway.text.codec import Codec
 from rlctl.gateway.text.messages import normalised
 from rlctl.gateway.text.template import Message, TemplateError
@@ -61,13 +65,26 @@ class Node:
     """Those of them that have no answer yet."""
     lead: str = ""
     """End of `text` that belongs to the assistant's turn: words put into the model's mouth (a required tool call)."""
+    expanded: bytes | None = None
+    """`prompt` with the images' tokens; None: it has no images."""
+    images: tuple[str, ...] = ()
+    """Names of all images of the conversation, in its order."""
 
     def context(self) -> bytes:
-        """int32 ids from the start of the sequence to the end of this response."""
+        """int32 ids from the start of the sequence to the end of this response, as they are sent on."""
         parts: list[bytes] = []
         node: Node | None = self
         while node is not None:
             parts += (node.response, node.prompt)
+            node = node.parent
+        return b"".join(reversed(parts))
+
+    def seen(self) -> bytes:
+        """The same as the engine saw it: with the images' tokens."""
+        parts: list[bytes] = []
+        node: Node | None = self
+        while node is not None:
+            parts += (node.response, node.prompt if node.expanded is None else node.expanded)
             node = node.parent
         return b"".join(reversed(parts))
 
@@ -91,6 +108,13 @@ class Prompt:
     """What else shapes the text: tools, template options."""
     lead: str = ""
     """As in Node."""
+    images: tuple[str, ...] = ()
+    """As in Node."""
+
+    @property
+    def new_images(self) -> list[str]:
+        """Those after the parent's."""
+        return list(self.images[len(self.parent.images) if self.parent else 0 :])
 
     @property
     def asked(self) -> int:
@@ -136,13 +160,14 @@ class Session:
             reason = "rewritten_history"
         text += lead
         new = _after(node, text, codec) if node else codec.encode(text)
-        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason, setting, lead))
+        pictures = images.names(conversation)
+        return self._placed(Prompt(node, new, b"", text, conversation, keys[-1], reason, setting, lead, pictures))
 
     def text_prompt(self, text: str, codec: Codec) -> Prompt:
         """Place a raw text prompt (completions)."""
         node, reason = None, ""
         for one in sorted(self.nodes, key=lambda n: len(n.text) + len(n.answer), reverse=True):
-            if one.text and _begins(text, one):
+            if one.text and not one.images and _begins(text, one):
                 end = _end_text(one, codec)
                 if text.startswith(end, len(one.text) + len(one.answer)):
                     node = one
@@ -156,7 +181,7 @@ class Session:
         node, covered = None, b""
         for one in self.nodes:
             context = one.context()
-            if len(context) > len(covered) and ids.startswith(context):
+            if not one.images and len(context) > len(covered) and ids.startswith(context):
                 node, covered = one, context
         return self._placed(Prompt(node, ids[len(covered) :], ids, "", [], hash(ids), ""))
 
@@ -179,8 +204,9 @@ class Session:
             reason = "restart"
         ids = prompt.ids or (parent.context() if parent else b"") + prompt.new
         return Prompt(
-            parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting, prompt.lead
-        )
+            parent, prompt.new, ids, prompt.text, prompt.messages, prompt.key, reason, prompt.setting, prompt.lead,
+            prompt.images,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ life of a call
 
@@ -207,7 +233,13 @@ class Session:
             return []
         return list(range(first, first + count))
 
-    def commit(self, prompt: Prompt, first: int, answers: Sequence[tuple[bytes, str, Message | None]]) -> list[Node]:
+    def commit(
+        self,
+        prompt: Prompt,
+        first: int,
+        answers: Sequence[tuple[bytes, str, Message | None]],
+        expanded: bytes | None = None,
+    ) -> list[Node]:
         """The call was answered: (response ids, shielded text, message given to the client) for each choice."""
         self._finish(prompt)
         nodes = []
@@ -222,6 +254,8 @@ class Session:
                 prompt.messages,
                 prompt.setting,
                 lead=prompt.lead,
+                expanded=expanded,
+                images=prompt.images,
             )
             self.nodes.append(node)
             nodes.append(node)
@@ -281,9 +315,12 @@ def _digest(message: Message) -> Hashable:
         (call["function"]["name"], _sorted_json(call["function"].get("arguments")))
         for call in message.get("tool_calls") or ()
     )
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = tuple((part["type"], part.get("text") or part.get("name")) for part in content)
     return (
         message["role"],
-        message.get("content") or "",
+        content,
         calls,
         message.get("tool_call_id"),
         message.get("name"),

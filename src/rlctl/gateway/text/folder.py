@@ -18,6 +18,8 @@ class ModelFiles:
     """Jinja source; empty when the model has none."""
     special_tokens: dict[str, str]
     """bos_token, eos_token, ... by name: what chat templates may refer to."""
+    images: bool = False
+    """The model takes images: its configuration has a vision tower."""
 
 
 def read(source: str, revision: str = "") -> ModelFiles:
@@ -29,7 +31,8 @@ def read(source: str, revision: str = "") -> ModelFiles:
     template = _text(source, "chat_template.jinja", revision) or _named(config.get("chat_template"))
     if not template:
         template = _named(_json(source, "chat_template.json", revision).get("chat_template"))
-    return ModelFiles(tokenizer, template, _special(config | _json(source, "special_tokens_map.json", revision)))
+    special = _special(config | _json(source, "special_tokens_map.json", revision))
+    return ModelFiles(tokenizer, template, special, "vision_config" in _json(source, "config.json", revision))
 
 
 def _named(template: Any) -> str:

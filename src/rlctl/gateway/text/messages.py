@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from rlctl.gateway.faults import bad, unsupported
+from rlctl.gateway.text.images import Images
 from rlctl.gateway.text.template import Message
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -12,14 +13,18 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 KEPT = ("name", "tool_call_id", "reasoning_content", "reasoning")
 
 
-def normalised(messages: list[dict[str, Any]]) -> list[Message]:
-    """Text parts joined, tool arguments as objects (templates write them as JSON again), null fields left out."""
+def normalised(messages: list[dict[str, Any]], images: Images | None = None) -> list[Message]:
+    """Text parts joined, tool arguments as objects (templates write them as JSON again), null fields left out.
+
+    Content with images stays a list of parts; their bytes are left in `images`.
+    """
     if not messages:
         raise bad("messages must not be empty", "messages")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    images = images or Images(0)
+    return [_message(message, f"messages[{i}]", images) for i, message in enumerate(messages)]
 
 
-def _message(message: dict[str, Any], where: str) -> Message:
+def _message(message: dict[str, Any], where: str, images: Images) -> Message:
     given = message.get("role")
     role = ROLES.get(given) if isinstance(given, str) else None
     if role is None:
@@ -28,7 +33,9 @@ def _message(message: dict[str, Any], where: str) -> Message:
     content = message.get("content")
     if content is None and role != "assistant":
         raise bad(f"{where}.content is missing", "messages")
-    known: Message = {"role": role, "content": content if isinstance(content, str) else _text(content, where)}
+    if not isinstance(content, str):
+        content = _parts(content, where, images if role == "user" else Images(0))
+    known: Message = {"role": role, "content": content}
     if calls:
         if not isinstance(calls, list):
             raise bad(f"{where}.tool_calls must be a list", "messages")
@@ -43,20 +50,26 @@ def _message(message: dict[str, Any], where: str) -> Message:
     return known
 
 
-def _text(content: Any, where: str) -> str:
+def _parts(content: Any, where: str, images: Images) -> str | list[dict[str, str]]:
     if content is None:
         return ""
     if not isinstance(content, list):
         raise bad(f"{where}.content must be a string or a list of parts", "messages")
-    texts = []
+    parts: list[dict[str, str]] = []
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "image_url" and images.most:
+            parts.append(images.part(part, f"{where}.content[{i}]"))
+            continue
         if kind not in ("text", "refusal"):
-            raise unsupported("messages", f"{where}.content[{i}] has type {kind!r}; this model takes text")
+            takes = "a user's message takes text and images" if images.most else "this model takes text"
+            raise unsupported("messages", f"{where}.content[{i}] has type {kind!r}; {takes}")
         if not isinstance(part.get(kind), str):
             raise bad(f"{where}.content[{i}].{kind} must be a string", "messages")
-        texts.append(part[kind])
-    return "\n".join(texts)
+        parts.append({"type": "text", "text": part[kind]})
+    if any(part["type"] == "image" for part in parts):
+        return parts
+    return "\n".join(part["text"] for part in parts)
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:

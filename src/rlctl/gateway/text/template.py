@@ -45,6 +45,8 @@ class ChatTemplate:
         environment.globals["strftime_now"] = _now
         self._template = environment.from_string(source) if source else None
         self._names = {**environment.globals, **special_tokens, "add_generation_prompt": True, "documents": None}
+        self._lists = False
+        self._lists = bool(source) and not self._says("?", _PROBE) and self._says("?", _as_parts(_PROBE))
 
     def render(
         self, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None, options: dict[str, Any] = {}
@@ -52,12 +54,31 @@ class ChatTemplate:
         """Text of the conversation with the generation prompt; `options` are the template's own switches."""
         if self._template is None:
             raise TemplateError("this model has no chat template: use /completions, or a model folder with one")
+        if self._lists:
+            messages = _as_parts(messages)
         names = {**self._names, **options, "messages": messages, "tools": tools or None}
         try:
             context = self._template.new_context(names, shared=True)  # a third less than Template.render
             return "".join(self._template.root_render_func(context))
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
             raise TemplateError(f"the chat template refused these messages: {error}") from None
+
+    def _says(self, text: str, messages: Sequence[Message]) -> bool:
+        try:
+            return text in self.render(messages)
+        except TemplateError:
+            return False
+
+
+_PROBE: list[Message] = [{"role": "user", "content": "?"}]
+"""Templates of some vision models leave out content that is a string (LLaVA's); theirs is written as parts."""
+
+
+def _as_parts(messages: Sequence[Message]) -> list[Message]:
+    return [
+        {**one, "content": [{"type": "text", "text": one["content"]}]} if isinstance(one["content"], str) else one
+        for one in messages
+    ]
 
 
 def _tojson(

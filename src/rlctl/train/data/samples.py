@@ -117,6 +117,11 @@ def _piece(uid: str, step: Step) -> _Piece:
         raise BadSteps(
             f"{where}: {len(response)} response tokens, {len(logprobs)} log-probabilities, {versioned} versions"
         )
+    if step.images:
+        raise BadSteps(
+            f"{where}: it has {len(step.images)} images, and the trainer computes with token ids only; give the policy "
+            "text, or collect such trajectories in a channel of their own (register_trajectory)"
+        )
     if step.parent == -1 and not len(prompt):
         raise BadSteps(f"{where}: empty prompt")
     if len(response) and not step.temperature > 0:
