@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 from gateway_load import KEY, load, rss_mb
 from gateway_parts import RESPONSE_TOKENS, announced, build_model, free_port, launch, pool, start, text_of, upstream
+from processes import end
 from tokenizers import Tokenizer
 
 from rlctl.config.serving import Gateway
@@ -161,12 +162,7 @@ def proxy(work: Path, python: str, upstream_port: int) -> Iterator[Target]:
         wait_until_live(f"http://127.0.0.1:{port}/health/liveliness", process, work / "proxy.log")
         yield Target("litellm proxy, 1 worker", port, process.pid, CHAT)
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
 
 
 def wait_until_live(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

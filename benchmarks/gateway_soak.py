@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import random
-import signal
 import subprocess
 import tempfile
 import time
@@ -33,6 +32,7 @@ import psutil
 import uvloop
 from aiohttp import web
 from gateway_parts import announced, build_model, free_port, launch, start, text_of
+from processes import end
 from tokenizers import Tokenizer
 
 from rlctl.wire.arrays import unpack_ids
@@ -344,15 +344,6 @@ async def pool_away(
     await asyncio.to_thread(announced, run_dir, "pool", again)
     pids["pool"] = again.pid
     return again
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def main() -> None:

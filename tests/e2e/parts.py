@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from benchmarks.processes import end
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -56,10 +57,5 @@ def component(
         yield announced(run_dir, name, process, log, timeout_s)
         assert process.poll() is None, f"{name} ended by itself:\n{log.read_text()[-3000:]}"
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
     assert process.returncode == 0, f"{name} ended with {process.returncode}:\n{log.read_text()[-3000:]}"

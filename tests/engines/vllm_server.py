@@ -16,6 +16,8 @@ import psutil
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from benchmarks.processes import end
+
 VOCABULARY, CONTEXT = 320, 1024
 ROOT = Path(__file__).parents[2]
 LAUNCH = """
@@ -166,9 +168,4 @@ def has_engine_core(processes: list[psutil.Process]) -> bool:
 def stop(server: Server) -> None:
     """SIGTERM, and SIGKILL for what is left."""
     if server.process.poll() is None:
-        server.process.terminate()
-        try:
-            server.process.wait(30)
-        except subprocess.TimeoutExpired:
-            server.process.kill()
-            server.process.wait(10)
+        end(server.process, 30)

@@ -1,4 +1,4 @@
-"""Images through the gateway to the real vLLM, by the official clients; transformers says what the model thinks of them."""
+"""Images through the gateway to the real vLLM, by the official clients; transformers says what the model sees."""
 
 import base64
 import socket

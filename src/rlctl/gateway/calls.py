@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from msgspec.structs import replace as replace_struct
-
 from rlctl.gateway.faults import Fault, bad
 from rlctl.gateway.routing.upstream import Completion, Upstream
 from rlctl.gateway.sampling import Begun, Limits, Outcome, Part, Sampled, Sampling, fitted
@@ -181,27 +179,33 @@ class Calls:
     ) -> Outcome:
         texts = [self._text(one, asked.stop) for one in completion.sampled]
         messages = [answered(prompt.text, text) for text in texts]
-        packed = [array("i", one.ids).tobytes() for one in completion.sampled]
+        ids = [array("i", one.ids) for one in completion.sampled]
+        packed = [one.tobytes() for one in ids]
         shielded = [self.codec.shield(text) for text in texts]
         seen, new, expanded = prompt.ids, prompt.new, None
         if completion.prompt is not None:
             seen = pack_ids(completion.prompt)
             expanded = new = seen[len(prompt.parent.seen()) if prompt.parent else 0 :]
         live.session.commit(prompt, begun.number, list(zip(packed, shielded, messages, strict=True)), expanded)
-        clean = [
-            replace_struct(one, text=text, stopped_by=self._stopped_by(one, asked.stop))
-            if one.text != text or asked.stop
-            else one
-            for one, text in zip(completion.sampled, texts, strict=True)
+        kept = [
+            Sampled(text, own, array("d", one.logprobs), one.finish_reason, one.top, self._stopped_by(one, asked.stop))
+            for one, own, text in zip(completion.sampled, ids, texts, strict=True)
         ]
-        acknowledged = self._submit(live, prompt, new, asked, begun.number, completion)
+        acknowledged = self._submit(live, prompt, new, asked, begun.number, completion, packed)
         self.counts.prompt_tokens += len(seen) // 4
         self.counts.encoded_tokens += len(new) // 4
         given = [message for message in messages if message is not None]
-        return Outcome(begun.number, begun.created, seen, clean, given, acknowledged)
+        return Outcome(begun.number, begun.created, seen, kept, given, acknowledged)
 
     def _submit(
-        self, live: Live, prompt: Prompt, new: bytes, asked: Sampling, first: int, completion: Completion
+        self,
+        live: Live,
+        prompt: Prompt,
+        new: bytes,
+        asked: Sampling,
+        first: int,
+        completion: Completion,
+        packed: list[bytes],
     ) -> asyncio.Future[None]:
         steps = []
         for offset, (one, versions) in enumerate(zip(completion.sampled, completion.versions, strict=True)):
@@ -214,7 +218,7 @@ class Calls:
                     trajectory_uid=live.session.uid,
                     step_index=first + offset,
                     prompt_ids=new,
-                    response_ids=array("i", one.ids).tobytes(),
+                    response_ids=packed[offset],
                     logprobs=array("f", one.logprobs).tobytes(),
                     versions=versions,
                     parent=prompt.parent.index if prompt.parent else -1,

@@ -1,6 +1,7 @@
 """A model call in the words that dialects, sessions and engines share: how to sample, and what was sampled."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +49,10 @@ class Sampled(msgspec.Struct, frozen=True):
 
     text: str
     """Without the end token."""
-    ids: list[int]
-    logprobs: list[float]
+    ids: Sequence[int]
+    """A list where an answer is read, an array of int32 where it is kept."""
+    logprobs: Sequence[float]
+    """A list, or an array of float64."""
     finish_reason: str
     """stop | length | abort"""
     top: list[dict[str, float] | None] | None = None
@@ -86,8 +89,8 @@ class Part:
 
     index: int
     text: str
-    ids: list[int]
-    logprobs: list[float]
+    ids: Sequence[int]
+    logprobs: Sequence[float]
     top: list[dict[str, float] | None] | None = None
     hush: bool = False
     """A control token is among them whose letters the engine left out of the text."""

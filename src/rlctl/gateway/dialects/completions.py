@@ -109,7 +109,7 @@ def _choice(call: CompletionCall, index: int, one: Sampled, prompt_ids: list[int
     if call.logprobs is not None:
         choice["logprobs"] = _logprobs(one, tokens)
     if call.return_token_ids:
-        choice |= {"token_ids": one.ids, "prompt_token_ids": prompt_ids}
+        choice |= {"token_ids": list(one.ids), "prompt_token_ids": prompt_ids}
     return choice
 
 
@@ -118,4 +118,4 @@ def _logprobs(one: Sampled, tokens: Any) -> dict[str, Any]:
     for word in words:
         offsets.append(at)
         at += len(word)
-    return {"tokens": words, "token_logprobs": one.logprobs, "top_logprobs": one.top, "text_offset": offsets}
+    return {"tokens": words, "token_logprobs": list(one.logprobs), "top_logprobs": one.top, "text_offset": offsets}

@@ -5,6 +5,7 @@ pool   --acknowledged--> outcome --> Writer.end       the end of a stream says t
 """
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -34,6 +35,13 @@ class Feed:
         self.over = True
         self._wake()
 
+    def shrink(self) -> None:
+        """The answer is out: one part per choice is left, packed, for a retry that may come."""
+        whole: dict[int, list[Part]] = {}
+        for part in self.parts:
+            whole.setdefault(part.index, []).append(part)
+        self.parts = [joined(parts) for parts in whole.values()]
+
     async def news(self, known: int) -> None:
         """Wait for more than `known` parts, or the end."""
         while len(self.parts) <= known and not self.over:
@@ -46,6 +54,17 @@ class Feed:
         for one in waiting:
             if not one.done():
                 one.set_result(None)
+
+
+def joined(parts: list[Part]) -> Part:
+    """The parts of one choice as one."""
+    ids, logprobs = array("i"), array("d")
+    for part in parts:
+        ids.extend(part.ids)
+        logprobs.extend(part.logprobs)
+    top = [one for part in parts for one in part.top or ()] or None
+    text = "".join(part.text for part in parts)
+    return Part(parts[0].index, text, ids, logprobs, top, any(part.hush for part in parts))
 
 
 class Writer(Protocol):
@@ -69,13 +88,13 @@ async def events(
 ) -> AsyncIterator[bytes]:
     """The whole stream. Bytes of events that are ready together come together."""
     tellers: dict[int, Teller] = {}
-    known = 0
+    parts, known = feed.parts, 0  # this very list: another reader may shrink the feed meanwhile
     try:
         if feed.begun is not None:
             yield b"".join(writer.begin(feed.begun))
-        while not feed.over or known < len(feed.parts):
+        while not feed.over or known < len(parts):
             await feed.news(known)
-            fresh, known = feed.parts[known:], len(feed.parts)
+            fresh, known = parts[known:], len(parts)
             ready = b"".join(event for part in fresh for event in _told(part, tellers, writer, teller))
             if ready:
                 yield ready

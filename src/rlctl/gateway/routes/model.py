@@ -168,6 +168,8 @@ class ModelRoutes:
                 async for event in events(feed, lambda: self._kept(turn), writer, lambda: Teller(begun)):
                     yield event
                 gone = watch()
+                if not gone:
+                    feed.shrink()
             finally:
                 if turn.undelivered == watch:
                     turn.undelivered = _gone if gone else _delivered
@@ -187,6 +189,7 @@ class ModelRoutes:
         if turn is not None and (turn.undelivered() or request.header(b"x-stainless-retry-count") not in ("", "0")):
             self.calls.counts.replays += 1
             return turn, None
+        live.forget_turns()
         turn = live.turns[key] = Turn(asyncio.get_running_loop().create_future(), request.client_gone, key)
         return turn, live
 

@@ -120,8 +120,8 @@ class Assembly:
             raise WireError(f"{self.url} streamed a choice {choice.index} that nobody asked for")
         known = self._sampled[choice.index]
         values: list[float] = logprobs.token_logprobs  # type: ignore[assignment]  # checked above
-        known.ids.extend(ids)
-        known.logprobs.extend(values)
+        known.ids.extend(ids)  # type: ignore[attr-defined]  # our own lists
+        known.logprobs.extend(values)  # type: ignore[attr-defined]
         if known.top is not None and logprobs.top_logprobs:
             known.top.extend(logprobs.top_logprobs)
         self._sampled[choice.index] = msgspec.structs.replace(

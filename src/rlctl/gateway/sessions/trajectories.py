@@ -20,6 +20,9 @@ from rlctl.wire.samples import Facts
 REMEMBERED = 100_000
 """Ended trajectories whose uid is still known (a second completion is answered, a late call is refused)."""
 
+TURNS_KEPT = 32
+"""Answered calls of one trajectory whose retry is still recognised."""
+
 
 @dataclass(slots=True, eq=False)
 class Turn:
@@ -56,6 +59,13 @@ class Live:
     recorded: int = 0
     """Steps handed over to the pool."""
     ending: asyncio.Task[None] | None = None
+
+    def forget_turns(self) -> None:
+        """Answers that clients have are kept for a while only: a retry of a call comes soon, or not at all."""
+        if len(self.turns) > TURNS_KEPT:
+            delivered = [key for key, turn in self.turns.items() if turn.outcome.done() and not turn.undelivered()]
+            for key in delivered[: len(self.turns) - TURNS_KEPT]:
+                del self.turns[key]
 
 
 class Trajectories:
