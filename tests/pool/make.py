@@ -37,9 +37,11 @@ def opened(store: Store, prompt: str, size: int, now: float = 0.0, channel: str 
     return uids
 
 
-def finish(store: Store, uid: str, now: float = 0.0, version: int = 0, reward: float | None = 1.0) -> None:
+def finish(
+    store: Store, uid: str, now: float = 0.0, version: int = 0, reward: float | None = 1.0, **fields: object
+) -> None:
     """One step and the end of the episode; `reward` None leaves it unscored."""
-    store.apply(SubmitSteps([step(uid, 0, version)]), now)
+    store.apply(SubmitSteps([step(uid, 0, version, **fields)]), now)
     store.apply(CompleteTrajectory(uid, 1, facts=Facts(env_reward=1.0)), now)
     if reward is not None:
         store.apply(SubmitScores([Score(uid, reward, {"env": reward})]), now)

@@ -95,13 +95,26 @@ def test_steps_that_are_faster_than_their_group_join_it(store: Store) -> None:
     opened(store, "p", 2)
     finish(store, "p.0")
     assert store.statistics()["queue_ready"] == 0
-    finish(store, "p.1")
+    finish(store, "p.1", prompt_uid="p")
     (group,) = fetch(store, "L").groups
     assert [t.uid for t in group.trajectories] == ["p.1", "p.0"]
     assert (group.env, group.trajectories[0].task) == ("lake", {"ground_truth": "4"})
 
 
 # ---------------------------------------------------------------- steps
+
+
+def test_another_step_under_a_taken_index_is_refused_with_its_message_and_changes_nothing(store: Store) -> None:
+    opened(store, "p", 1)
+    store.apply(SubmitSteps([step("p.0")]), 0)
+    before = store.statistics()
+    for clash in ([step("p.0", tokens=4)], [step("p.0", 1), step("p.0", 1, version=1)]):
+        with pytest.raises(Refusal, match="two gateways serve this trajectory"):
+            store.apply(SubmitSteps(clash), 0)
+    assert store.statistics() == before
+    with pytest.raises(Refusal, match="it has 1 steps here, its end speaks of 0"):
+        store.apply(CompleteTrajectory("p.0", 0), 0)
+    assert store.apply(CompleteTrajectory("p.0", 1), 0) == Done(accepted=1)
 
 
 def test_a_step_sent_twice_is_stored_once_and_counted(store: Store) -> None:

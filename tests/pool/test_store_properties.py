@@ -74,8 +74,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(items=st.lists(st.tuples(uid, st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=6))
     def submit(self, items: list[tuple[str, int, int]]) -> None:
         steps = [step(u, i, v, prompt_uid=u.split(".")[0]) for u, i, v in items]
+        held = {(t.uid, i): one for t in self.store.state.trajectories.values() for i, one in t.steps.items()}
+        clash = any(held.setdefault((one.trajectory_uid, one.step_index), one) != one for one in steps)
         done = self.apply(SubmitSteps(steps))
-        assert done.accepted + done.duplicate + done.refused == len(steps)
+        if done is None:
+            assert clash, "only another step under a taken index is refused"
+        else:
+            assert done.accepted + done.duplicate + done.refused == len(steps)
 
     @rule(uid=uid, steps=st.integers(0, 3), status=st.sampled_from(["complete", "complete", "failed"]))
     def complete(self, uid: str, steps: int, status: str) -> None:

@@ -1,6 +1,6 @@
 """OpenAI chat completions: request -> ChatCall, outcome -> reply or events. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,7 +210,7 @@ def finish_reason(one: Sampled, given: Message) -> str:
     return "tool_calls" if given.get("tool_calls") else one.finish_reason
 
 
-def _logprobs(ids: list[int], values: list[float], top: Any, tokens: Any) -> dict[str, Any]:
+def _logprobs(ids: Sequence[int], values: Sequence[float], top: Any, tokens: Any) -> dict[str, Any]:
     return {
         "content": [
             {**_token(tokens(i), value), "top_logprobs": [_token(text, v) for text, v in (others or {}).items()]}

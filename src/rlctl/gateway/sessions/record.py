@@ -7,6 +7,7 @@ Another Step under an index that is taken (two gateways serve one trajectory) it
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 from rlctl.errors import PeerRefused, WireError
@@ -42,6 +43,8 @@ class Recorder:
         self.acknowledged = 0
         self.duplicates = 0
         self.refused = 0
+        self.turned_away: Counter[str] = Counter()
+        """Steps by trajectory that are not in the pool because it refused them: no part of the trajectory's number."""
 
     def admit(self) -> None:
         """Fault 503 when too many Steps wait for the pool: better no answer than one that is not kept."""
@@ -80,6 +83,7 @@ class Recorder:
                     await self._send([one])
                 return
             self.refused += len(steps)
+            self.turned_away.update(step.trajectory_uid for step in steps)
             self.unacknowledged -= len(steps)
             log.error("the pool refused %d steps of %s: %s", len(steps), steps[0].trajectory_uid, error)
             if not batch[0][1].done():

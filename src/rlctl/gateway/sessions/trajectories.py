@@ -150,7 +150,7 @@ class Trajectories:
             message = msgspec.structs.replace(message, facts=msgspec.structs.replace(message.facts, extra=extra))
         message = msgspec.structs.replace(
             message,
-            num_steps=live.recorded,
+            num_steps=live.recorded - self._recorder.turned_away.pop(uid, 0),
             prompt_uid=live.session.prompt_uid,
             channel=message.channel or live.channel,
         )
