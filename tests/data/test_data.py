@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rlctl.data.rows import context
+from rlctl.data.formats import shaped
+from rlctl.data.rows import Source, context, trajectory
+from rlctl.errors import RlctlError
 from rlctl.pool.ended import EndedLog
 from rlctl.train.data.source import read_batches
 from rlctl.wire.arrays import pack_floats, pack_ids
@@ -151,6 +154,17 @@ def test_datasets_loads_the_parquet_file(run_dir: Path, tmp_path: Path) -> None:
 def test_a_later_step_sees_the_chain_of_its_parents() -> None:
     steps = ENDED[2].trajectory.steps
     assert context(steps, steps[1]) == steps[0].prompt_ids + steps[0].response_ids + steps[1].prompt_ids
+
+
+def test_images_stay_with_their_steps_and_text_formats_refuse_them() -> None:
+    one = ended(1, 0, ["left <eos>"], 1.0)
+    steps = [msgspec.structs.replace(one.trajectory.steps[0], images=["ab.png"])]
+    one = msgspec.structs.replace(one, trajectory=msgspec.structs.replace(one.trajectory, steps=steps))
+    where = Source("run", "hash")
+    row = json.loads(json.dumps(next(shaped([one], "native", where, lambda ids: "", {}))))
+    assert trajectory(row).steps == steps
+    with pytest.raises(RlctlError, match=r"p0\.1 has images, and trl-sft rows are text"):
+        list(shaped([one], "trl-sft", where, lambda ids: "", {}))
 
 
 def test_formats_of_other_trainers(run_dir: Path, tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ def _show(ended: "Ended", whole: dict[str, Any], text: "Callable[[list[int]], st
             f"{row['prompt_tokens']}+{row['response_tokens']} tokens, versions {versions or '-'}, "
             f"logprob {row['logprob']}"
         )
+        for image in row.get("images", ()):
+            console.print(f"image images/{image}")
         if "tokens" in whole:
             for token in (token for token in whole["tokens"] if token["step"] == row["step"]):
                 console.print(_token(token), markup=False)

@@ -77,6 +77,7 @@ def _schema(pyarrow: Any, row: Row) -> Any:
                     ("temperature", pyarrow.float64()),
                     ("finish_reason", pyarrow.string()),
                     ("fork_reason", pyarrow.string()),
+                    ("images", pyarrow.list_(pyarrow.string())),
                     ("prompt", pyarrow.string()),
                     ("response", pyarrow.string()),
                 ]

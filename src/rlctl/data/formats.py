@@ -13,6 +13,7 @@ from typing import Any
 
 from rlctl.data.choose import versions
 from rlctl.data.rows import Decode, Row, Source, context, native
+from rlctl.errors import RlctlError
 from rlctl.wire.messages import Feedback
 from rlctl.wire.samples import Ended, Trajectory
 
@@ -23,6 +24,8 @@ def shaped(
     ended: Iterable[Ended], form: str, where: Source, decode: Decode, feedback: Mapping[str, Sequence[Feedback]]
 ) -> Iterator[Row]:
     """Rows of `form`, in the order of `ended`; `feedback` by trajectory, in native rows."""
+    if form != "native":
+        ended = _of_text(ended, form)
     if form == "native":
         yield from (native(one, where, decode, feedback.get(one.trajectory.uid, ())) for one in ended)
     elif form == "trl-sft":
@@ -31,6 +34,15 @@ def shaped(
         yield from _pairs(ended, where, decode)
     else:
         yield from _prompts(ended, where, decode)
+
+
+def _of_text(ended: Iterable[Ended], form: str) -> Iterator[Ended]:
+    """The same; RlctlError at the first trajectory with images, which these formats have no place for."""
+    for one in ended:
+        if any(step.images for step in one.trajectory.steps):
+            uid = one.trajectory.uid
+            raise RlctlError(f"trajectory {uid} has images, and {form} rows are text: export them as native rows")
+        yield one
 
 
 def _provenance(one: Trajectory, where: Source) -> dict[str, Any]:

@@ -72,6 +72,7 @@ def _step(step: Step, decode: Decode) -> Row:
         "temperature": step.temperature,
         "finish_reason": step.finish_reason,
         "fork_reason": step.fork_reason,
+        "images": step.images,
         "prompt": decode(step.prompt_ids),
         "response": decode(step.response_ids),
     }
@@ -91,6 +92,7 @@ def trajectory(row: Row) -> Trajectory:
             parent=one["parent"],
             finish_reason=one["finish_reason"],
             fork_reason=one["fork_reason"],
+            images=list(one.get("images") or ()),
             temperature=one["temperature"],
         )
         for one in row["steps"]

@@ -43,6 +43,7 @@ def steps(ended: Ended) -> list[Row]:
             "versions": step.versions,
             "logprob": round(float(unpack_floats(step.logprobs).sum()), 4),
             "engine": step.engine,
+            **({"images": step.images} if step.images else {}),
         }
         for step in ended.trajectory.steps
     ]
