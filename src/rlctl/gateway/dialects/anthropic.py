@@ -66,7 +66,7 @@ def parse(body: bytes, limits: Limits, speech: Speech, counting: bool = False) -
     images = Images(limits.images)
     return ChatCall(
         *options(common, limits, request.max_tokens),
-        normalised(_messages(request), images),
+        normalised(_messages(request, images.most > 0), images),
         images.found,
         tools,
         {},
@@ -97,7 +97,8 @@ def _choice(choice: dict[str, Any] | None) -> str | dict[str, Any] | None:
     return _CHOICES[kind]
 
 
-def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
+def _messages(request: MessagesRequest, images: bool) -> list[dict[str, Any]]:
+    """As chat's messages; `images`: the model takes them."""
     found: list[dict[str, Any]] = []
     if request.system:
         found.append({"role": "system", "content": _texts(request.system, "system")})
@@ -109,7 +110,7 @@ def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
         if role == "assistant":
             found.append(_assistant(blocks, f"messages[{i}]"))
         elif role == "user":
-            found += _user(blocks, f"messages[{i}]")
+            found += _user(blocks, f"messages[{i}]", images)
         else:
             raise bad(f"messages[{i}].role must be user or assistant, not {role!r}", "messages")
     if found and found[-1]["role"] == "assistant":
@@ -117,14 +118,14 @@ def _messages(request: MessagesRequest) -> list[dict[str, Any]]:
     return found
 
 
-def _user(blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+def _user(blocks: list[dict[str, Any]], where: str, images: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         if block.get("type") == "tool_result":
             result = _texts(block.get("content") or "", f"{where}.content[{i}].content")
             found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
-        elif block.get("type") == "image":
+        elif images and block.get("type") == "image":
             parts.append(_image(block, f"{where}.content[{i}]"))
         else:
             parts.append({"type": "text", "text": _text(block, f"{where}.content[{i}]")})

@@ -81,7 +81,7 @@ def parse(body: bytes, limits: Limits, speech: Speech, earlier: list[Message]) -
     _refuse(request)
     tools = [_tool(tool, f"tools[{i}]") for i, tool in enumerate(request.tools or ())] or None
     images = Images(limits.images, count=len(names(earlier)))
-    conversation = earlier + normalised(_items(request.input), images)
+    conversation = earlier + normalised(_items(request.input, images.most > 0), images)
     opening: list[Message] = [{"role": "system", "content": request.instructions}] if request.instructions else []
     common = Common(
         model=request.model,
@@ -142,7 +142,8 @@ def _choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
     return choice
 
 
-def _items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _items(given: str | list[dict[str, Any]], images: bool) -> list[dict[str, Any]]:
+    """As chat's messages; `images`: the model takes them."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     found: list[dict[str, Any]] = []
@@ -154,7 +155,8 @@ def _items(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
             found.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
             spoken = None
         elif kind == "message" and item.get("role") != "assistant":
-            found.append({"role": item.get("role"), "content": _said_to_us(item.get("content"), f"input[{i}].content")})
+            read = _said_to_us if images else _parts
+            found.append({"role": item.get("role"), "content": read(item.get("content"), f"input[{i}].content")})
             spoken = None
         elif kind in ("message", "function_call", "reasoning"):
             if spoken is None:
