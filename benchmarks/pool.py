@@ -106,7 +106,7 @@ class Pool:
         url = f'url = "{redis.url}"\n' if redis else ""
         preset.write_text(
             f'[run]\ndir = "{directory}"\n[model]\ninit = "tiny"\nmax_context = {context}\n'
-            f"[pool]\n{url}fsync = {str(fsync).lower()}\n[train]\ngroups_per_step = 1000000\n"
+            f"[pool]\n{url}fsync = {str(fsync).lower()}\n[train]\ngroups_per_step = 1000000\nprefix_tree = false\n"
         )
         self.config: Config = load([str(preset)], []).config
         self.process = subprocess.Popen([sys.executable, "-m", "rlctl", "pool", "--config", str(preset)])

@@ -1,7 +1,8 @@
-"""Agents under load while pool, reward, gateway and trainer are killed at random moments and started again.
+"""Agents under load while pool, reward, gateway, trainer (and Redis) are killed at random moments and started again.
 
     agents (here) --OpenGroup--> pool       agents --HTTP--> gateway --> upstream (here, trivial, never killed)
     gateway --Steps--> pool <--scores-- reward        pool --leases--> trainer stub --> weights.json
+    pool --journal--> disk, or a redis-server of its own
 
 Agents repeat what failed until it succeeds, as an HTTP client does. At the end the trainer takes what is left.
 """
@@ -25,6 +26,7 @@ from rlctl.wire.sockets import Ask
 from tests.chaos.components import Component
 from tests.chaos.upstream import Upstream
 from tests.pool.process import free_port
+from tests.pool.redis_server import RedisServer
 
 GROUP = 2
 TURNS = 3
@@ -41,6 +43,8 @@ max_context = 512
 urls = ["{engine}"]
 [pool]
 port = {pool}
+url = "{redis}"
+redis_wait_s = 60
 score_timeout_s = 2
 journal_mb = 1
 [gateway]
@@ -61,11 +65,13 @@ weight = -0.25
 class Storm:
     """One run; `answered` and `completed` are what the outside world was promised."""
 
-    def __init__(self, folder: Path, seed: int, every: int, agents: int = 8) -> None:
+    def __init__(self, folder: Path, seed: int, every: int, agents: int = 8, redis: RedisServer | None = None) -> None:
+        """`every`: steps from checkpoint to checkpoint. `redis`, which nobody has started yet, is killed like the rest."""
         self.folder, self.every, self.agents = folder, every, agents
         self.dice = random.Random(seed)
         self.ports = {"pool": free_port(), "gateway": free_port()}
-        self.parts: dict[str, Component] = {}
+        self.parts: dict[str, Component] = {"redis": Component("redis", redis.argv, folder)} if redis else {}
+        self.urls = {"redis": redis.url if redis else ""}
         self.answered: dict[str, list[int]] = {}
         """Trajectory -> numbers of the answers its agent has got."""
         self.completed: dict[str, float] = {}
@@ -81,7 +87,9 @@ class Storm:
         build_tiny(self.folder / "model", Tiny(hidden_size=32, layers=1, heads=1, mlp=32), max_context=512, seed=0)
         self.upstream = await Upstream(self.folder / "model").start()
         preset = self.folder / "preset.toml"
-        preset.write_text(PRESET.format(folder=self.folder, engine=self.upstream.url, more=more, **self.ports))
+        preset.write_text(
+            PRESET.format(folder=self.folder, engine=self.upstream.url, more=more, **self.ports, **self.urls)
+        )
         for name in ("pool", "gateway", "reward"):
             self.parts[name] = self._part(name, ["-m", "rlctl", name, "--config", str(preset)])
         stub = ["-m", "tests.chaos.trainer_stub", str(self.folder), str(self.every)]
@@ -109,7 +117,7 @@ class Storm:
                 await asyncio.wait_for(asyncio.gather(*agents), GIVE_UP_S)
                 values = await self._drained()
             finally:
-                codes = {name: await part.stop() for name, part in self.parts.items()}
+                codes = {name: await self.parts[name].stop() for name in reversed(self.parts)}  # Redis last
                 self.ask.close()
                 await self.http.close()
                 await self.upstream.stop()

@@ -33,17 +33,21 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def argv(self) -> list[str]:
+        assert BINARY
+        argv = [BINARY, "--bind", "127.0.0.1", "--dir", str(self.directory)]
+        for name, value in self.settings.items():
+            argv += [f"--{name}", *(value.split() or [""])]
+        return argv
+
+    @property
     def log(self) -> str:
         return (self.directory / "redis.log").read_text()
 
     def start(self) -> "RedisServer":
         """Start and wait until it has read its file and takes connections."""
-        assert BINARY
-        argv = [BINARY, "--bind", "127.0.0.1", "--dir", str(self.directory)]
-        for name, value in self.settings.items():
-            argv += [f"--{name}", *(value.split() or [""])]
         with (self.directory / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(self.argv, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 30
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:

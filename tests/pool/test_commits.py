@@ -13,7 +13,7 @@ from rlctl.pool.ended import EndedLog
 from rlctl.pool.journal import Durable, Journal, record
 from rlctl.pool.redis_journal import RedisJournal
 from rlctl.pool.segments import StorageError
-from rlctl.wire.frames import read_ended
+from rlctl.wire.frames import Record, read_ended
 from rlctl.wire.messages import CompleteTrajectory, Done, SubmitSteps
 from tests.pool.make import rules, step
 
@@ -25,7 +25,7 @@ class Stubborn:
     appends_only = False
     snapshots_fail = 0
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[Record]) -> None:
         if self.full and not self.appends_only:
             raise StorageError("cannot write: No space left on device")
         super().append(records)
@@ -106,7 +106,7 @@ async def test_what_ended_is_in_the_log_before_the_journal_forgets_it(journal: S
         await commits.submit(CompleteTrajectory(f"t{number}", 0, status="failed"))
     await asyncio.sleep(0.3)
     await stop(task)
-    all_of_it = 20 * len(record(CompleteTrajectory("t0", 0, status="failed"), 0.0))
+    all_of_it = 20 * len(b"".join(record(CompleteTrajectory("t0", 0, status="failed"), 0.0)))
     assert journal.since_snapshot < all_of_it, "there was a snapshot"
     assert [one.trajectory.uid for _, one in read_ended(tmp_path / "trajectories")] == [f"t{n}" for n in range(20)]
     assert journal.recover(rules()).statistics()["train.failed"] == 20

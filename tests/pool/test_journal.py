@@ -4,13 +4,14 @@ import logging
 import resource
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
 from rlctl.pool.ended import EndedLog
 from rlctl.pool.journal import Durable, Journal, record
-from rlctl.pool.segments import Segments, StorageError
+from rlctl.pool.segments import VECTOR, Segments, StorageError
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.messages import (
@@ -22,6 +23,7 @@ from rlctl.wire.messages import (
     SubmitSteps,
 )
 from rlctl.wire.samples import Ended, Trajectory
+from rlctl.wire.sockets import decode_request
 from tests.pool.conftest import Open
 from tests.pool.make import rules, step
 
@@ -69,7 +71,7 @@ def test_a_snapshot_at_any_moment_changes_nothing_and_frees_the_space_before_it(
     play(store, journal, STORY[:cut_after])
     journal.snapshot(encode_state(store.state), journal.cut())
     play(store, journal, STORY[cut_after:])
-    behind = sum(len(record(event, now)) for event, now in STORY[cut_after:])
+    behind = sum(len(b"".join(record(event, now))) for event, now in STORY[cut_after:])
     assert journal.since_snapshot == behind
     journal.close()
     if isinstance(journal, Journal):
@@ -85,7 +87,7 @@ def test_a_snapshot_at_any_moment_changes_nothing_and_frees_the_space_before_it(
 def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = [record(event, now) for event, now in STORY[:2]]
+    whole = [b"".join(record(event, now)) for event, now in STORY[:2]]
     for keep in range(len(whole[1])):
         file = frames.path(tmp_path, "journal", 0)
         file.write_bytes(whole[0] + whole[1][:keep])
@@ -95,7 +97,7 @@ def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes
         assert len(journal.recover(rules()).state.trajectories) == 2
         assert file.stat().st_size == len(whole[0])
         assert (f"cut {keep} bytes" in caplog.text) == (keep > 0)
-        journal.append([whole[1]])
+        journal.append([record(*STORY[1])])
         journal.close()
         journal = Journal(tmp_path)
         assert journal.recover(rules()).statistics()["steps"] == 2
@@ -104,7 +106,7 @@ def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes
 
 def test_a_tail_of_zeros_is_no_record(tmp_path: Path) -> None:
     file = frames.path(tmp_path, "journal", 0)
-    file.write_bytes(record(*STORY[0]) + bytes(64))
+    file.write_bytes(b"".join(record(*STORY[0])) + bytes(64))
     assert len(Journal(tmp_path).recover(rules()).state.trajectories) == 2
 
 
@@ -134,16 +136,37 @@ def test_a_half_written_snapshot_is_ignored(tmp_path: Path) -> None:
 
 def test_a_disk_that_refuses_keeps_nothing_of_the_append_and_can_go_on(tmp_path: Path) -> None:
     segments = Segments(tmp_path, "journal")
-    segments.append([frames.frame(b"kept")], sync=True)
+    segments.append([frames.pieces(b"kept")], sync=True)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # the write stops in the middle, then fails
     try:
         with pytest.raises(StorageError, match=r"cannot write .* bytes to .*: File too large"):
-            segments.append([frames.frame(b"lost" * 100)], sync=True)
+            segments.append([frames.pieces(b"lost" * 100)], sync=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    segments.append([frames.frame(b"after")], sync=True)
+    segments.append([frames.pieces(b"after")], sync=True)
     assert list(segments.read(0)) == [b"kept", b"after"]
+
+
+def test_more_records_than_one_system_call_takes_are_written_in_order(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, "journal")
+    segments.append([frames.pieces(b"%d" % number, memoryview(b"-tail")) for number in range(VECTOR)], sync=True)
+    assert list(segments.read(0)) == [b"%d-tail" % number for number in range(VECTOR)]
+
+
+def test_a_message_is_journaled_as_it_was_received(open_journal: Open) -> None:
+    """The bytes say the same in another order of keys than ours: no encoder of this pool wrote them."""
+    sent = msgspec.msgpack.encode(
+        {"num_steps": 0, "status": "failed", "trajectory_uid": "t", "type": "CompleteTrajectory"}
+    )
+    event = decode_request(memoryview(sent))
+    assert isinstance(event, CompleteTrajectory)
+    journal = open_journal()
+    journal.append([record(event, 1.0, memoryview(sent))])
+    assert sent in b"".join(record(event, 1.0, memoryview(sent)))
+    assert sent not in b"".join(record(event, 1.0))
+    journal.close()
+    assert open_journal().recover(rules()).statistics()["train.failed"] == 1
 
 
 def test_two_pools_on_one_directory_are_refused(tmp_path: Path) -> None:

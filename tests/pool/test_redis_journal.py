@@ -22,6 +22,7 @@ from rlctl.pool.journal import record
 from rlctl.pool.redis_journal import RedisJournal
 from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.store import Store
+from rlctl.wire.frames import Record
 from rlctl.wire.messages import CompleteTrajectory
 from tests.pool.make import rules
 from tests.pool.process import free_port
@@ -30,7 +31,7 @@ from tests.pool.redis_server import RedisServer, needs_redis
 pytestmark = needs_redis
 
 
-def event(number: int) -> bytes:
+def event(number: int) -> Record:
     return record(CompleteTrajectory(f"t{number}", 0, status="failed"), float(number))
 
 
@@ -208,7 +209,7 @@ def test_an_owner_that_died_on_this_host_is_replaced_at_once(redis: RedisServer,
 def test_a_large_commit_is_one_commit_in_several_entries(
     redis: RedisServer, run: str, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_journal, "CHUNK", 2 * len(event(1)))
+    monkeypatch.setattr(redis_journal, "CHUNK", 2 * len(b"".join(event(1))))
     monkeypatch.setattr(redis_journal, "PAGE", 2)
     journal.append([event(n) for n in range(1, 10)])
     journal.append([event(0)])
@@ -226,7 +227,10 @@ def test_a_large_commit_is_one_commit_in_several_entries(
         (lambda look, key: look.xdel(key, "2-0"), "no commit 2"),
         (lambda look, key: look.xdel(key, "3-0"), "commits 3 to 3 gone"),
         (
-            lambda look, key: (look.xdel(key, "3-0"), look.xadd(key, {"after": 2, "frames": event(3)[:-1]}, "3-1")),
+            lambda look, key: (
+                look.xdel(key, "3-0"),
+                look.xadd(key, {"after": 2, "frames": b"".join(event(3))[:-1]}, "3-1"),
+            ),
             "dam",
         ),
     ],

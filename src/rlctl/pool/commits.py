@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +22,7 @@ from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.state import Refusal
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
+from rlctl.wire.frames import Buffer
 from rlctl.wire.messages import Noted, Reply
 from rlctl.wire.samples import Ended
 
@@ -29,9 +31,20 @@ TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
 RETRY_S = 10.0
 """After a snapshot or the log of the ended could not be written."""
+SMALL = 64 << 10
+"""Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
 BATCH_EVENTS = 1024
 """Events of one commit."""
 encode_state = msgspec.msgpack.Encoder().encode
+
+
+class Pending(NamedTuple):
+    """An event that is to be written."""
+
+    event: Event
+    received: Buffer
+    """The message it came in; empty where there is none that says the same."""
+    future: asyncio.Future[Reply]
 
 
 class Commits:
@@ -57,7 +70,7 @@ class Commits:
         self._changed = changed
         self._clock = clock
         self._ended_too = ended_too
-        self._pending: list[tuple[Event, asyncio.Future[Reply]]] = []
+        self._pending: list[Pending] = []
         self._more = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "journal")
         self._snapshots = ThreadPoolExecutor(1, "snapshot")
@@ -69,10 +82,13 @@ class Commits:
         self._not_before = 0.0
         """Monotonic time of the next attempt, after the disk refused something that can wait."""
 
-    def submit(self, event: Event) -> asyncio.Future[Reply]:
-        """The reply comes once the event is on disk and applied; WireError if it was refused or could not be stored."""
+    def submit(self, event: Event, received: Buffer = b"") -> asyncio.Future[Reply]:
+        """The reply comes once the event is on disk and applied; WireError if it was refused or could not be stored.
+
+        `received`: the message that says the same, so that it need not be encoded again.
+        """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._pending.append((event, future))
+        self._pending.append(Pending(event, received, future))
         self._more.set()
         return future
 
@@ -106,27 +122,30 @@ class Commits:
         finally:
             tick.cancel()
 
-    async def _commit(self, batch: list[tuple[Event, asyncio.Future[Reply]]], now: float) -> None:
+    async def _commit(self, batch: list[Pending], now: float) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._writer, self._write, [event for event, _ in batch], now)
+            if self._journal.quick and len(batch) == 1 and len(batch[0].received) <= SMALL:
+                self._write(batch, now)
+            else:
+                await loop.run_in_executor(self._writer, self._write, batch, now)
         except StorageError as error:
             self._full = not isinstance(error, Unsure)
             log.error("%s: %d requests refused", error, len(batch))
             what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(WireError(f"{what}: {error}"))
+            for one in batch:
+                if not one.future.done():
+                    one.future.set_exception(WireError(f"{what}: {error}"))
             return
         self._full = False
         self.commits += 1
         with self.phases("apply"):
-            for event, future in batch:
+            for event, _, future in batch:
                 self._apply(event, future, now)
 
-    def _write(self, events: list[Event], now: float) -> None:
+    def _write(self, batch: list[Pending], now: float) -> None:
         with self.phases("write"):
-            self._journal.append([record(event, now) for event in events])
+            self._journal.append([record(event, now, received) for event, received, _ in batch])
 
     def _apply(self, event: Event, future: asyncio.Future[Reply], now: float) -> None:
         try:

@@ -35,7 +35,7 @@ class EndedLog:
         new = [one for one in ended if one.number > self.last]
         if not new or not self.limit_bytes:
             return
-        self._segments.append([frames.frame(encode(one)) for one in new], sync=False)
+        self._segments.append([frames.pieces(encode(one)) for one in new], sync=False)
         self.last = new[-1].number
         if self._segments.end - self._file_began > self.limit_bytes // FILES:
             self._file_began = self._segments.rotate()
@@ -45,7 +45,7 @@ class EndedLog:
         """Append feedback, which is small and all kept; StorageError as for `write`."""
         new = [one for one in notes if one.number > self.last_note]
         if new:
-            self._feedback.append([frames.frame(encode(one)) for one in new], sync=False)
+            self._feedback.append([frames.pieces(encode(one)) for one in new], sync=False)
             self.last_note = new[-1].number
 
     def sync(self) -> None:

@@ -25,19 +25,23 @@ from rlctl.pool.segments import Segments, StorageError, sync_directory
 from rlctl.pool.state import Refusal, Rules, State
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
+from rlctl.wire.frames import Buffer, Record
 
 log = logging.getLogger(__name__)
 TIME = struct.Struct("<d")
 encode = msgspec.msgpack.Encoder().encode
 
 
-def record(event: Event, now: float) -> bytes:
-    """The journal's frame for one event."""
-    return frames.frame(TIME.pack(now) + encode(event))
+def record(event: Event, now: float, received: Buffer = b"") -> Record:
+    """The journal's frame for one event; `received`: the message it was decoded from, which is stored as it is."""
+    return frames.pieces(TIME.pack(now), received or encode(event))
 
 
 class Durable(Protocol):
     """What makes a pool durable. `append` and `cut` run in one thread, `snapshot` in another one."""
+
+    quick: bool
+    """`append` waits for a local disk only."""
 
     @property
     def since_snapshot(self) -> int:
@@ -46,7 +50,7 @@ class Durable(Protocol):
     def recover(self, rules: Rules) -> Store:
         """The store as it was: snapshot, then every event after it."""
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[Record]) -> None:
         """Durable when it returns; StorageError and nothing kept when it is refused."""
 
     def cut(self) -> int:
@@ -83,6 +87,8 @@ def replay(store: Store, payloads: Iterable[bytes]) -> int:
 class Journal:
     """The journal of one pool directory (see Durable)."""
 
+    quick = True
+
     def __init__(self, directory: Path, fsync: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -97,7 +103,7 @@ class Journal:
         """Bytes that a recovery would replay."""
         return self.segments.end - self.snapshot_at
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[Record]) -> None:
         """On disk when it returns (with fsync); StorageError and nothing kept when the disk refuses."""
         self.segments.append(records, sync=self.fsync)
 

@@ -8,7 +8,7 @@ Besides the State the ledger holds indices (ready heap, timers, scoring queue), 
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -72,8 +72,7 @@ class Ledger:
                 if not group.opened:
                     self._grown[group.channel, group.prompt_uid] = group.number
         for trajectory in state.trajectories.values():
-            for step in trajectory.steps.values():
-                self._account(step, 1)
+            self._account(trajectory.steps.values(), 1)
             if trajectory.complete and trajectory.reward is None:
                 self.unscored.add(trajectory.uid)
 
@@ -82,9 +81,16 @@ class Ledger:
     def count(self, name: str, by: int = 1) -> None:
         self.state.counters[name] = self.state.counters.get(name, 0) + by
 
-    def _account(self, step: Step, sign: int) -> None:
-        self.resident_steps += sign
-        self.resident_bytes += sign * (len(step.prompt_ids) + len(step.response_ids) + len(step.logprobs))
+    def count_steps(self, steps: Sequence[Step]) -> None:
+        """Steps that were added (and may have left again with a trajectory that ended meanwhile)."""
+        self._account(steps, 1)
+        self.count("steps", len(steps))
+        self.count("prompt_tokens", sum(count(step.prompt_ids) for step in steps))
+        self.count("response_tokens", sum(count(step.response_ids) for step in steps))
+
+    def _account(self, steps: Collection[Step], sign: int) -> None:
+        self.resident_steps += sign * len(steps)
+        self.resident_bytes += sign * sum(len(s.prompt_ids) + len(s.response_ids) + len(s.logprobs) for s in steps)
 
     # ------------------------------------------------------------ beginnings
 
@@ -131,14 +137,11 @@ class Ledger:
                 raise Refusal(f"{place} is here already, with other content; {TWO_GATEWAYS}")
 
     def add_step(self, trajectory: LiveTrajectory, step: Step) -> None:
+        """`count_steps` follows."""
         trajectory.steps[step.step_index] = step
-        self._account(step, 1)
-        self.count("steps")
-        self.count("prompt_tokens", count(step.prompt_ids))
-        self.count("response_tokens", count(step.response_ids))
         if step.versions:
             group = self.state.groups[trajectory.group]
-            lowest = min(version for version, _ in step.versions)
+            lowest, _ = min(step.versions)
             group.oldest = lowest if group.oldest is None else min(group.oldest, lowest)
 
     # ------------------------------------------------------------ settling
@@ -240,8 +243,7 @@ class Ledger:
         self.unscored.discard(trajectory.uid)
         if not group.members.pop(trajectory.uid):
             group.unsettled -= 1
-        for step in trajectory.steps.values():
-            self._account(step, -1)
+        self._account(trajectory.steps.values(), -1)
         self.count(f"{group.channel}.{outcome}")
         state.tombstones[trajectory.uid] = outcome
         self._oldest_tombstones.append(trajectory.uid)

@@ -30,6 +30,7 @@ from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.state import Rules, State
 from rlctl.pool.store import Store
 from rlctl.wire import frames
+from rlctl.wire.frames import Buffer, Record
 
 log = logging.getLogger(__name__)
 LEASE_S = 5.0
@@ -42,6 +43,8 @@ PAGE = 16
 
 class RedisJournal:
     """The journal of one run (see journal.Durable); writing it takes `own` first."""
+
+    quick = False
 
     def __init__(self, url: str, run: str, wait_s: float, durable: bool = True) -> None:
         names = ("epoch", "owner", "head", "journal", "snapshot:a", "snapshot:b")
@@ -136,7 +139,7 @@ class RedisJournal:
 
     # ------------------------------------------------------------ writing
 
-    def append(self, records: list[bytes]) -> None:
+    def append(self, records: list[Record]) -> None:
         """One commit, stored when it returns. Unsure when Redis did not answer; the next commit then deletes it."""
         self._seq += 1
         blobs = list(_joined(records, CHUNK))
@@ -253,18 +256,18 @@ class RedisJournal:
         self._link.close()
 
 
-def _joined(records: Sequence[bytes], size: int) -> Iterator[bytes]:
-    """Records in pieces of at least `size` bytes."""
-    piece: list[bytes] = []
+def _joined(records: Sequence[Record], size: int) -> Iterator[bytes]:
+    """Whole records, in blobs of at least `size` bytes."""
+    blob: list[Buffer] = []
     length = 0
     for record in records:
-        piece.append(record)
-        length += len(record)
+        blob += record
+        length += sum(map(len, record))
         if length >= size:
-            yield b"".join(piece)
-            piece, length = [], 0
-    if piece:
-        yield b"".join(piece)
+            yield b"".join(blob)
+            blob, length = [], 0
+    if blob:
+        yield b"".join(blob)
 
 
 def _this_process() -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 
 from rlctl.errors import RlctlError
 from rlctl.wire import frames
+from rlctl.wire.frames import Buffer, Record
 
 log = logging.getLogger(__name__)
+VECTOR = os.sysconf("SC_IOV_MAX")
+"""Buffers that one writev takes."""
 
 
 class StorageError(RlctlError):
@@ -36,21 +39,20 @@ class Segments:
         os.lseek(self._file, good, os.SEEK_SET)
         sync_directory(directory)
 
-    def append(self, records: Iterable[bytes], sync: bool) -> None:
-        """Write the records (made by `frames.frame`) and, with `sync`, force them to disk; all of them or none."""
-        data = memoryview(b"".join(records))
+    def append(self, records: Iterable[Record], sync: bool) -> None:
+        """Write the records and, with `sync`, force them to disk; all of them or none."""
+        parts = list(chain.from_iterable(records))
+        length = sum(map(len, parts))
         good = self.end - self._base
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
+            write(self._file, parts)
             if sync:
                 os.fdatasync(self._file)
         except OSError as error:
             os.ftruncate(self._file, good)
             os.lseek(self._file, good, os.SEEK_SET)
-            raise StorageError(f"cannot write {len(data)} bytes to {self.directory}: {error.strerror}") from error
-        self.end += len(data)
+            raise StorageError(f"cannot write {length} bytes to {self.directory}: {error.strerror}") from error
+        self.end += length
 
     def sync(self) -> None:
         os.fdatasync(self._file)
@@ -87,6 +89,17 @@ class Segments:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def write(descriptor: int, parts: Sequence[Buffer]) -> None:
+    """All of `parts` in a row, without joining them first; OSError may leave some of them written."""
+    for at in range(0, len(parts), VECTOR):
+        vector = parts[at : at + VECTOR]
+        written = os.writev(descriptor, vector)
+        if written < sum(map(len, vector)):  # the disk took a part: what is left shows why
+            rest = memoryview(b"".join(vector))[written:]
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
 
 
 def cut_torn_tail(file: Path) -> int:

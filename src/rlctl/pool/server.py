@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uvloop
@@ -29,6 +29,7 @@ from rlctl.pool.waiting import Waiters
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.process import announce, until_signal
+from rlctl.wire.frames import Buffer
 from rlctl.wire.live import Publisher
 from rlctl.wire.messages import (
     Abandon,
@@ -56,7 +57,7 @@ from rlctl.wire.messages import (
     Unscored,
 )
 from rlctl.wire.samples import TRAIN
-from rlctl.wire.sockets import Answer
+from rlctl.wire.sockets import Answer, decode_request
 
 log = logging.getLogger(__name__)
 METRICS_EVERY_S = 5.0
@@ -80,6 +81,18 @@ def rules(config: Config) -> Rules:
     )
 
 
+class Asked(NamedTuple):
+    """A question, and the message it came in: what the journal keeps."""
+
+    request: Request
+    received: Buffer
+
+
+def asked(message: Buffer) -> Asked:
+    """DecodeError if it is no request."""
+    return Asked(decode_request(message), message)
+
+
 class Service:
     """Answers every PoolRequest; requests that cannot be honoured yet wait as long as they allow."""
 
@@ -91,8 +104,8 @@ class Service:
         self._slots, self._ready, self._unscored = Waiters(), Waiters(), Waiters()
         self._trainers = 0
         """How many trainers began anew: a batch that one of them waited for is not lent to it after its death."""
-        commit: Callable[[Any], Awaitable[Reply]] = self.commits.submit
-        self._handlers: dict[type, Callable[[Any], Awaitable[Reply]]] = {
+        commit: Callable[[Any, Buffer], Awaitable[Reply]] = self.commits.submit
+        self._handlers: dict[type, Callable[[Any, Buffer], Awaitable[Reply]]] = {
             SubmitSteps: commit,
             CompleteTrajectory: commit,
             SubmitScores: commit,
@@ -111,11 +124,11 @@ class Service:
             GetOpenSteps: self._open_steps,
         }
 
-    async def handle(self, request: Request) -> Reply:
-        handler = self._handlers.get(type(request))
+    def handle(self, question: Asked) -> Awaitable[Reply]:
+        handler = self._handlers.get(type(question.request))
         if handler is None:
-            raise Refusal(f"the pool does not answer {type(request).__name__}")
-        return await handler(request)
+            raise Refusal(f"the pool does not answer {type(question.request).__name__}")
+        return handler(question.request, question.received)
 
     def _changed(self) -> None:
         """After every batch of events and every tick."""
@@ -124,12 +137,12 @@ class Service:
         self._ready.wake(len(self._ready) if self.store.ledger.ready else 0)
         self._unscored.wake(min(1, self.store.ledger.unscored.free))
 
-    async def _open_group(self, request: OpenGroup) -> Reply:
+    async def _open_group(self, request: OpenGroup, received: Buffer) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
         while True:
             reply: Reply = Busy("no free slot")
             if request.channel != TRAIN or self.store.slots > 0 or self._known(request):
-                reply = await self.commits.submit(request)
+                reply = await self.commits.submit(request, received)
             if not isinstance(reply, Busy) or not await self._slots.wait(until):
                 return reply
 
@@ -137,27 +150,27 @@ class Service:
         state = self.store.state
         return any(uid in state.trajectories or uid in state.tombstones for uid in request.trajectory_uids)
 
-    async def _fetch(self, request: FetchBatch) -> Reply:
+    async def _fetch(self, request: FetchBatch, received: Buffer) -> Reply:
         until, asker = asyncio.get_running_loop().time() + request.wait_s, self._trainers
         if not request.lease:
-            request = msgspec.structs.replace(request, lease=uuid.uuid4().hex)
+            request, received = msgspec.structs.replace(request, lease=uuid.uuid4().hex), b""
         while True:
             reply: Reply = Batch(policy_version=self.store.state.version)
             if asker != self._trainers:
                 return reply
             ready = self.store.ledger.ready >= request.groups or request.lease in self.store.state.leases
             if ready or request.channel != TRAIN:
-                reply = await self.commits.submit(request)
+                reply = await self.commits.submit(request, received)
             if (isinstance(reply, Batch) and reply.lease) or not await self._ready.wait(until):
                 return reply
 
-    async def _nack(self, request: Nack) -> Reply:
+    async def _nack(self, request: Nack, received: Buffer) -> Reply:
         if not request.lease:
             self._trainers += 1
             self._ready.wake(len(self._ready))
-        return await self.commits.submit(request)
+        return await self.commits.submit(request, received)
 
-    async def _take_unscored(self, request: TakeUnscored) -> Reply:
+    async def _take_unscored(self, request: TakeUnscored, _: Buffer) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
         while True:
             taken = self.store.take_unscored(request.limit, time.time(), request.steps)
@@ -166,15 +179,13 @@ class Service:
             if taken or not await self._unscored.wait(until):
                 return Unscored(taken)
 
-    async def _take_finished(self, request: TakeFinished) -> Reply:
+    async def _take_finished(self, request: TakeFinished, _: Buffer) -> Reply:
         return await self.commits.read_ended(request.cursor, request.limit)
 
-    async def _statistics(self, request: GetStatistics) -> Reply:
-        del request
+    async def _statistics(self, *_: object) -> Reply:
         return Statistics(self.store.statistics(), self.live.port)
 
-    async def _open_steps(self, request: GetOpenSteps) -> Reply:
-        del request
+    async def _open_steps(self, *_: object) -> Reply:
         return OpenSteps(self.store.open_steps())
 
     async def report(self, metrics: Metrics) -> None:
@@ -220,8 +231,8 @@ async def _serve(config: Config) -> None:
     try:
         log.info("listening on %s", answer.url)
         announce(config.run_dir, "pool", answer.url)
-        serving = (answer.serve(service.handle), service.commits.run(), service.live.run(), service.report(metrics))
-        await until_signal(*serving, journal.keep())
+        beside = (service.commits.run(), service.live.run(), service.report(metrics), journal.keep())
+        await until_signal(answer.serve(service.handle, asked), *beside)
     finally:
         publisher.close()
         answer.close()

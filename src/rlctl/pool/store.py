@@ -154,7 +154,8 @@ class Store:
 
     def _submit_steps(self, event: SubmitSteps, now: float) -> Reply:
         self.ledger.check_repeats(event.steps)
-        accepted = duplicate = refused = 0
+        taken: list[Step] = []
+        duplicate = refused = 0
         for step in event.steps:
             trajectory = self._trajectory(step.trajectory_uid, step.prompt_uid, step.channel, now)
             if trajectory is None:
@@ -164,11 +165,12 @@ class Store:
             elif trajectory.complete:
                 refused += 1
             else:
-                accepted += 1
+                taken.append(step)
                 self._take_in(trajectory, step)
+        self.ledger.count_steps(taken)
         self.ledger.count("duplicate_steps", duplicate)
         self.ledger.count("refused_steps", refused)
-        return Done(accepted, duplicate, refused)
+        return Done(len(taken), duplicate, refused)
 
     def _take_in(self, trajectory: LiveTrajectory, step: Step) -> None:
         self.ledger.add_step(trajectory, step)

@@ -15,11 +15,23 @@ from rlctl.wire.messages import Noted
 from rlctl.wire.samples import Ended
 
 HEADER = struct.Struct("<II")
+Buffer = bytes | memoryview
+Record = tuple[Buffer, ...]
+"""The bytes of one frame, in pieces."""
+
+
+def pieces(*payload: Buffer) -> Record:
+    """One record whose payload is the pieces in a row; large ones are not copied."""
+    length = checksum = 0
+    for piece in payload:
+        length += len(piece)
+        checksum = zlib.crc32(piece, checksum)
+    return (HEADER.pack(length, checksum), *payload)
 
 
 def frame(payload: bytes) -> bytes:
     """One record."""
-    return HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+    return b"".join(pieces(payload))
 
 
 def path(directory: Path, prefix: str, offset: int) -> Path:

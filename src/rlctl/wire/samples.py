@@ -1,4 +1,7 @@
-"""The data that messages carry: Steps, trajectories, groups, scores, measurements (msgspec structs, no behaviour)."""
+"""The data that messages carry: Steps, trajectories, groups, scores, measurements (msgspec structs, no behaviour).
+
+They form no cycles, so the garbage collector need not look at them (a pool keeps millions): `gc=False`.
+"""
 
 import msgspec
 
@@ -9,7 +12,7 @@ TRAIN = "train"
 VAL = "val"
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One model call of one trajectory.
 
     The full context the engine saw is `context(parent) + prompt_ids`, where `context(step)` of a parent is its own full
@@ -46,7 +49,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     `prompt_ids` has as many tokens in the place of each as the engine computed it with."""
 
 
-class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
+class Facts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What the agent's side knows about a finished episode."""
 
     env_reward: float = 0.0
@@ -64,7 +67,7 @@ class Facts(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why the episode failed (status "failed")."""
 
 
-class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
+class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The Steps of one episode with its end."""
 
     uid: str
@@ -83,7 +86,7 @@ class Trajectory(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the scorer needs: ground truth, question, ... (from OpenGroup)."""
 
 
-class Group(msgspec.Struct, frozen=True, omit_defaults=True):
+class Group(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The trajectories of one prompt."""
 
     prompt_uid: str
@@ -92,7 +95,7 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
     opened_version: int = 0
 
 
-class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One record of `trajectories/`: a trajectory that reached its end."""
 
     number: int
@@ -104,7 +107,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     """Unix seconds."""
 
 
-class Score(msgspec.Struct, frozen=True, omit_defaults=True):
+class Score(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A reward for one trajectory; `error` names why scoring failed (the trajectory then counts as failed)."""
 
     trajectory_uid: str
@@ -114,7 +117,7 @@ class Score(msgspec.Struct, frozen=True, omit_defaults=True):
     step_rewards: list[float] = []
 
 
-class EvalResult(msgspec.Struct, frozen=True, omit_defaults=True):
+class EvalResult(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One measured rate, with what it has to be compared to (same instances)."""
 
     step: int

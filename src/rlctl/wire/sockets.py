@@ -12,23 +12,26 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 import zmq
 
 from rlctl.errors import PeerRefused, WireError
+from rlctl.wire.frames import Buffer
 from rlctl.wire.messages import Refused, Reply, Request
 
 encode = msgspec.msgpack.Encoder().encode
-decode_request: Callable[[bytes], Request] = msgspec.msgpack.Decoder(Request).decode
-decode_reply: Callable[[bytes], Reply] = msgspec.msgpack.Decoder(Reply).decode
+decode_request: Callable[[Buffer], Request] = msgspec.msgpack.Decoder(Request).decode
+decode_reply: Callable[[Buffer], Reply] = msgspec.msgpack.Decoder(Reply).decode
 RETRY_S = 5.0
 UNCONNECTED_S = 0.05
 """Until the next attempt to send, while none of several places has taken the connection."""
 HEARTBEAT_S = 2.0
 """To several places: one that is silent for three of these is no longer connected."""
+COPIED = 16 << 10
+"""Bytes of a frame up to which copying it is cheaper than not copying it."""
 BURST = 256
 """Messages taken from a socket before other work of the event loop gets its turn."""
 
@@ -54,10 +57,19 @@ def _dealer(url: str) -> Any:
 def _send(socket: Any, frames: list[bytes]) -> bool:
     """Without waiting; False while nobody is connected (a single place always counts as connected)."""
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK)
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)  # pyzmq copies small ones all the same
     except zmq.Again:
         return False
     return True
+
+
+def _receive(socket: Any) -> list[Buffer]:
+    """The frames of the next message, large ones without a copy; zmq.Again if there is none."""
+    frames: list[Buffer] = [socket.recv(zmq.NOBLOCK)]
+    while socket.getsockopt(zmq.RCVMORE):
+        frame = socket.recv(copy=False)
+        frames.append(frame.buffer if len(frame) > COPIED else frame.bytes)
+    return frames
 
 
 def _opened(reply: Reply) -> Reply:
@@ -73,7 +85,7 @@ class _OnLoop:
     socket is empty, and every send is followed by another look.
     """
 
-    def __init__(self, socket: Any, on_message: Callable[[list[bytes]], None]) -> None:
+    def __init__(self, socket: Any, on_message: Callable[[Sequence[Buffer]], None]) -> None:
         self._socket = socket
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
@@ -104,7 +116,7 @@ class _OnLoop:
     def _drain(self) -> None:
         try:
             for _ in range(BURST):
-                self._on_message(self._socket.recv_multipart(zmq.NOBLOCK))
+                self._on_message(_receive(self._socket))
         except zmq.Again:
             return
         self._look_again()
@@ -151,9 +163,9 @@ class Ask:
             timers[-1].cancel()
             del self._waiting[frames[0]]
 
-    def _received(self, frames: list[bytes]) -> None:
+    def _received(self, frames: Sequence[Buffer]) -> None:
         key, payload = frames
-        future = self._waiting.get(key)
+        future = self._waiting.get(bytes(key))
         if future is None or future.done():
             return
         try:
@@ -216,39 +228,69 @@ class Answer:
             raise WireError(f"cannot listen on tcp://{host}:{port}: {error}") from error
         self.url = f"tcp://{host}:{self.port}"
 
-    async def serve(self, handler: Callable[[Request], Awaitable[Reply]]) -> None:
-        """Answer until cancelled. WireError and bad messages become Refused; anything else propagates and ends it."""
+    async def serve(
+        self, handler: Callable[[Any], Awaitable[Reply]], decode: Callable[[Buffer], Any] = decode_request
+    ) -> None:
+        """Answer until cancelled. WireError and bad messages become Refused; anything else propagates and ends it.
 
-        def received(frames: list[bytes]) -> None:
-            if len(frames) != 3:
-                return  # not one of our clients: without an id there is nothing to answer to
-            question = (frames[0], frames[1])
-            if question not in self._answering:
-                self._answering.add(question)
-                tasks.create_task(self._answer(on_loop, handler, question, frames[2]))
-
+        `decode` makes what `handler` gets out of a message. An answer that is a Future already costs no task.
+        """
+        broken = asyncio.get_running_loop().create_future()
         async with asyncio.TaskGroup() as tasks:
+
+            def received(frames: Sequence[Buffer]) -> None:
+                if len(frames) != 3:
+                    return  # not one of our clients: without an id there is nothing to answer to
+                question = (bytes(frames[0]), bytes(frames[1]))
+                if question in self._answering:
+                    return
+                self._answering.add(question)
+                try:
+                    answer = handler(decode(frames[2]))
+                except Exception as error:
+                    answer = asyncio.get_running_loop().create_future()
+                    answer.set_exception(error)
+                if isinstance(answer, asyncio.Future):
+                    answer.add_done_callback(lambda done: self._answer(on_loop, question, done, broken))
+                else:
+                    tasks.create_task(self._await(on_loop, question, answer))
+
             on_loop = _OnLoop(self._socket, received)
             try:
-                await asyncio.get_running_loop().create_future()
+                await broken
             finally:
                 on_loop.close()
 
-    async def _answer(
-        self,
-        on_loop: _OnLoop,
-        handler: Callable[[Request], Awaitable[Reply]],
-        question: tuple[bytes, bytes],
-        payload: bytes,
-    ) -> None:
+    async def _await(self, on_loop: _OnLoop, question: tuple[bytes, bytes], answer: Awaitable[Reply]) -> None:
         try:
-            reply = await handler(decode_request(payload))
-        except msgspec.DecodeError as error:
-            reply = Refused(f"message does not decode: {error}")
+            reply = await answer
         except WireError as error:
             reply = Refused(str(error))
         finally:
             self._answering.discard(question)
+        on_loop.send([*question, encode(reply)])
+
+    def _answer(
+        self,
+        on_loop: _OnLoop,
+        question: tuple[bytes, bytes],
+        answer: asyncio.Future[Reply],
+        broken: asyncio.Future[None],
+    ) -> None:
+        self._answering.discard(question)
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is None:
+            reply = answer.result()
+        elif isinstance(error, msgspec.DecodeError):
+            reply = Refused(f"message does not decode: {error}")
+        elif isinstance(error, WireError):
+            reply = Refused(str(error))
+        else:
+            if not broken.done():
+                broken.set_exception(error)
+            return
         on_loop.send([*question, encode(reply)])
 
     def close(self) -> None:
