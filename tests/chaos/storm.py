@@ -30,7 +30,7 @@ from tests.pool.redis_server import RedisServer
 
 GROUP = 2
 TURNS = 3
-GIVE_UP_S = 90.0
+GIVE_UP_S = 240.0
 BREATH = 10
 """Kills between two waits for progress."""
 PRESET = """
@@ -66,7 +66,7 @@ class Storm:
     """One run; `answered` and `completed` are what the outside world was promised."""
 
     def __init__(self, folder: Path, seed: int, every: int, agents: int = 8, redis: RedisServer | None = None) -> None:
-        """`every`: steps from checkpoint to checkpoint. `redis`, which nobody has started yet, is killed like the rest."""
+        """`every`: steps from checkpoint to checkpoint. `redis`: not started yet; it is killed like the rest."""
         self.folder, self.every, self.agents = folder, every, agents
         self.dice = random.Random(seed)
         self.ports = {"pool": free_port(), "gateway": free_port()}
