@@ -12,6 +12,7 @@ machine, rates do not. Every Step carries its whole prompt, so every Step is one
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -156,6 +157,7 @@ class Pool:
                 if done.accepted != len(one):
                     raise RuntimeError(f"accepted {done.accepted} of {len(one)}")
 
+        gc.freeze()  # the load that waits here is nothing that a client would have to scan
         cpu, own, start = self.cpu_s, time.process_time(), time.perf_counter()
         await asyncio.gather(*(worker() for _ in range(in_flight)))
         wall, count = time.perf_counter() - start, len(steps)

@@ -6,6 +6,7 @@ PY needs ray, psutil, torch (CPU), transformers < 5, tensordict and verl 0.7.0; 
 Nothing of it is changed. One JSON line per measure: {"measure", "rate", ...}. Its pool keeps everything in memory only.
 """
 
+import gc
 import json
 import sys
 import time
@@ -60,6 +61,7 @@ def cpu_s() -> float:
 
 
 def submit(pool: "ray.actor.ActorHandle", steps: list[Step], batch: int, in_flight: int, name: str) -> None:
+    gc.freeze()  # the load that waits here is nothing that a client would have to scan
     began, cpu, waiting = time.perf_counter(), cpu_s(), []
     for i in range(0, len(steps), batch):
         if len(waiting) == in_flight:

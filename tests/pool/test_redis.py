@@ -15,9 +15,7 @@ import redis as client
 from rlctl.errors import WireError
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import (
-    Ack,
     CompleteTrajectory,
-    FetchBatch,
     GetStatistics,
     SubmitSteps,
 )
@@ -161,24 +159,6 @@ async def test_a_redis_that_comes_back_without_its_data_ends_the_pool(
     assert pool.process
     assert await asyncio.to_thread(pool.process.wait, 10) == 1
     assert f"redis://127.0.0.1:{redis.port}/0 has lost acknowledged data of run" in pool.log
-
-
-async def test_space_in_redis_comes_back_when_samples_have_ended(tmp_path: Path, redis: RedisServer) -> None:
-    settings = {"pool.journal_mb": 1, "pool.trajectories_mb": 1, "pool.url": redis.url}
-    pool = PoolProcess(tmp_path, **settings).start()
-    ask = Ask(pool.url)
-    for episode in range(60):
-        uid = f"t{episode}"
-        await ask.ask(SubmitSteps([step(uid, i, tokens=5000) for i in range(4)]))
-        await ask.ask(CompleteTrajectory(uid, 4, reward=1.0))
-        batch = await ask.ask(FetchBatch(1))
-        await ask.ask(Ack(batch.lease, {uid: "trained"}))
-    await asyncio.sleep(0.6)
-    ask.close()
-    pool.stop()
-    with client.Redis.from_url(redis.url) as look:
-        used = sum(look.memory_usage(key) for key in look.scan_iter("rlctl:*"))
-    assert 60 * 4 * 5000 * 8 > 9_000_000 > 3 * used
 
 
 async def test_a_pool_elsewhere_takes_over_from_one_that_is_cut_off(tmp_path: Path, redis: RedisServer) -> None:

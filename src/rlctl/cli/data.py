@@ -1,6 +1,9 @@
 """`rlctl data stats | export | import`: datasets out of a run's ended trajectories, and into training again."""
 
+import functools
+import inspect
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,9 +28,7 @@ MaxTokens = Annotated[int | None, typer.Option(help="Most sampled tokens.")]
 Text = Annotated[str, typer.Option(help="Regular expression that an answer must match.")]
 
 
-@app.command()
-def stats(
-    run_dir: RunDir,
+def _choice(
     channel: Channel = "train",
     outcome: Outcome = "",
     env: EnvTag = "",
@@ -38,16 +39,40 @@ def stats(
     min_tokens: MinTokens = None,
     max_tokens: MaxTokens = None,
     text: Text = "",
+) -> "Choice":
+    from rlctl.data.choose import Choice
+
+    return Choice(channel, outcome, env, min_reward, max_reward, min_version, max_version, min_tokens, max_tokens, text)
+
+
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with the options of `_choice` in the place of its parameter `choice`."""
+    options, own = inspect.signature(_choice).parameters, inspect.signature(command)
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        command(choice=_choice(**{name: given.pop(name) for name in options}), **given)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        parameters += options.values() if parameter.name == "choice" else [parameter]
+    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+@app.command()
+@choosing
+def stats(
+    run_dir: RunDir,
+    choice: "Choice",
     as_json: Json = False,
 ) -> None:
     """Numbers about the trajectories that have ended."""
-    from rlctl.data.choose import Choice, chosen
+    from rlctl.data.choose import chosen
     from rlctl.data.statistics import statistics
 
-    choice = Choice(
-        channel, outcome, env, min_reward, max_reward, min_version, max_version, min_tokens, max_tokens, text
-    )
-    found = statistics(chosen(existing(run_dir), choice, _decoder(run_dir) if text else None))
+    found = statistics(chosen(existing(run_dir), choice, _decoder(run_dir) if choice.text else None))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -57,28 +82,15 @@ def stats(
 
 
 @app.command()
+@choosing
 def export(
     run_dir: RunDir,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A .jsonl or .parquet file.")],
+    choice: "Choice",
     form: Annotated[str, typer.Option("--format", help="native, trl-sft, trl-dpo or verl.")] = "native",
-    channel: Channel = "train",
-    outcome: Outcome = "",
-    env: EnvTag = "",
-    min_reward: MinReward = None,
-    max_reward: MaxReward = None,
-    min_version: MinVersion = None,
-    max_version: MaxVersion = None,
-    min_tokens: MinTokens = None,
-    max_tokens: MaxTokens = None,
-    text: Text = "",
     as_json: Json = False,
 ) -> None:
     """Write the chosen trajectories as a dataset, with a manifest beside it; the same run gives the same bytes."""
-    from rlctl.data.choose import Choice
-
-    choice = Choice(
-        channel, outcome, env, min_reward, max_reward, min_version, max_version, min_tokens, max_tokens, text
-    )
     _tell(_export(existing(run_dir), out, form, choice), as_json)
 
 
