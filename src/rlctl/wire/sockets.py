@@ -57,7 +57,7 @@ def _dealer(url: str) -> Any:
 def _send(socket: Any, frames: list[bytes]) -> bool:
     """Without waiting; False while nobody is connected (a single place always counts as connected)."""
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)  # pyzmq copies small ones all the same
+        socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) <= COPIED)
     except zmq.Again:
         return False
     return True
