@@ -24,6 +24,11 @@ class Component:
     def log(self) -> str:
         return self._log.read_text()
 
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
     def _start(self) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join([str(Path(rlctl.__file__).parents[1]), str(ROOT)])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

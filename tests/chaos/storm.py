@@ -116,6 +116,7 @@ class Storm:
                 self._going_on = False
                 await asyncio.wait_for(asyncio.gather(*agents), GIVE_UP_S)
                 values = await self._drained()
+                await self._standing()
             finally:
                 codes = {name: await self.parts[name].stop() for name in reversed(self.parts)}  # Redis last
                 self.ask.close()
@@ -160,6 +161,15 @@ class Storm:
                 return values
             assert time.monotonic() < deadline, f"{values}\n{self._logs()}"
             await asyncio.sleep(0.1)
+
+    async def _standing(self) -> None:
+        """What the last kill has brought down is up again: only then can it end in order."""
+        deadline = time.monotonic() + GIVE_UP_S
+        for name in ("pool", "gateway", "reward"):
+            said = self.folder / "components" / f"{name}.json"
+            while json.loads(said.read_text())["pid"] != self.parts[name].pid:
+                assert time.monotonic() < deadline, self._logs()
+                await asyncio.sleep(0.05)
 
     def _logs(self) -> str:
         return "\n".join(f"--- {name}\n{part.log[-1500:]}" for name, part in self.parts.items())
