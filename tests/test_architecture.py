@@ -27,7 +27,7 @@ FLOORS = {
         *("faults tracing", "text door", "sampling", "dialects routing sessions", "calls", "report", "workers"),
         *("routes", "server"),
     ),
-    "train": ("data", "objective", "ranks", "model", "weights monitor gather start", "learning", "loop sft"),
+    "train": ("data", "objective", "layout", "ranks", "model", "weights monitor gather start", "learning", "loop sft"),
     "engines": ("embedded vllm", "launch"),
     "up": ("planning history", "supervision live", "report", "run prepare evaluate", "planned"),
 }

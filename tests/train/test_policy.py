@@ -19,7 +19,16 @@ from rlctl.train.learning import optim
 from rlctl.train.learning.learner import plan_for
 from rlctl.train.learning.optim import Extras, Schedule
 from rlctl.train.model import critic
-from rlctl.train.model.policy import Policy, export, load, load_frozen, load_trainable, tokens_of, trainable_state
+from rlctl.train.model.policy import (
+    LOGITS,
+    Policy,
+    export,
+    load,
+    load_frozen,
+    load_trainable,
+    tokens_of,
+    trainable_state,
+)
 from rlctl.train.model.tree_models import settle
 from rlctl.train.objective.losses import policy_loss, value_loss
 from rlctl.train.objective.shaping import shape
@@ -225,7 +234,7 @@ def gradient_of(
     parts = grid(batch, settings.pop("ranks", 1), aggregation=algo.aggregation, length=50, **settings)
     extras = Extras(entropy="grad")
     if algo.kl.coef and algo.kl.kind == "full":
-        extras = Extras(entropy="grad", reference=lambda micro: other.logits(micro).detach())
+        extras = Extras(entropy="grad", reference=lambda micro: other(micro, LOGITS).logprobs.detach())
     seen: list[torch.Tensor] = []
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
     optimizer.register_step_pre_hook(

@@ -6,6 +6,7 @@ Under torchrun this file is the program: it writes, on rank 0, what it found.
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,32 +30,46 @@ from .test_policy import EVERY_LOSS, with_columns
 ROOT = Path(__file__).parents[2]
 
 
-def measured(model_dir: Path, ranks: Ranks, tree: bool, **memory: Any) -> dict[str, tuple[float, torch.Tensor]]:
-    """Loss and gradient of every loss, on rank 0."""
-    config = config_for(model_dir, model_dir, train={"memory": memory})
+Found = dict[str, tuple[float, torch.Tensor]]
+
+
+def measured(
+    model_dir: Path,
+    ranks: Ranks,
+    cut: dict[str, Any],
+    train: dict[str, Any] | None = None,
+    losses: Iterable[str] = EVERY_LOSS,
+) -> Found:
+    """Loss and gradient of these losses, on rank 0; `cut`: arguments of `grid`."""
+    config = config_for(model_dir, model_dir, train=train or {})
+    torch.manual_seed(0)
     policy, other = (make(str(model_dir), config, ranks) for make in (load, load_frozen))
     valued = critic.load(config, str(model_dir), ranks)
     other.chunk = 0
     with torch.no_grad():
+        for name, parameter in policy.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.01)
         for parameter in other.parameters():
             parameter.mul_(1.1)
         valued.head.weight.copy_(torch.full_like(valued.head.weight, 0.1))
     found = {}
-    for name, settings in EVERY_LOSS.items():
-        algo = Algo(**settings)
+    for name in losses:
+        algo = Algo(**EVERY_LOSS[name])
         module = valued if algo.needs_critic else policy
-        sums, gradient = one_step(module, algo, other, ranks, tree)
+        sums, gradient = one_step(module, algo, other, ranks, cut)
         found[name] = (ranks.add_up(sums)["loss"], gradient)
     return found
 
 
 def one_step(
-    module: torch.nn.Module, algo: Algo, other: Any, ranks: Ranks, tree: bool
+    module: torch.nn.Module, algo: Algo, other: Any, ranks: Ranks, cut: dict[str, Any]
 ) -> tuple[dict[str, float], torch.Tensor]:
     batch = with_columns()
     if algo.old == "interpolate":
         batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
-    mine = grid(batch, ranks.world, 128, algo.aggregation, length=50, tree=tree)[ranks.rank]
+    layout = ranks.layout
+    mine = grid(batch, layout.data, 128, algo.aggregation, length=50, **cut)[layout.data_place(ranks.rank)]
     exact = algo.kl.coef and algo.kl.kind == "full"
     extras = Extras(entropy="grad", reference=(lambda micro: other(micro, LOGITS).logprobs.detach()) if exact else None)
     loss = lambda a, b, t: value_loss(a, t, 0.2, 1.0) if algo.needs_critic else policy_loss(a, b, t, algo)  # noqa: E731
@@ -62,8 +77,12 @@ def one_step(
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
     gradients = lambda *_: seen.extend(whole(p.grad).flatten() for p in module.parameters() if p.grad is not None)  # noqa: E731
     optimizer.register_step_pre_hook(gradients)
-    update = optim.step(module, optimizer, mine, loss, ranks.world, 0.0, 1e9, extras)
+    update = optim.step(module, optimizer, mine, loss, layout.averaged, 0.0, 1e9, extras)
     return update.sums, torch.cat(seen)
+
+
+FOREST = {"tree": True}
+LEAN = {"activation_checkpointing": True, "logit_chunk": 7}
 
 
 def main(model_dir: Path, out: Path) -> None:
@@ -72,8 +91,8 @@ def main(model_dir: Path, out: Path) -> None:
     ranks = Ranks(config)
     try:
         found = {
-            "forests": measured(model_dir, ranks, tree=True),
-            "lean forests": measured(model_dir, ranks, tree=True, activation_checkpointing=True, logit_chunk=7),
+            "forests": measured(model_dir, ranks, FOREST),
+            "lean forests": measured(model_dir, ranks, FOREST, {"memory": LEAN}),
         }
         if ranks.first:
             torch.save(found, out)
@@ -81,20 +100,25 @@ def main(model_dir: Path, out: Path) -> None:
         ranks.close()
 
 
-@pytest.fixture(scope="module")
-def two(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("ranks") / "found.pt"
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, "-m", "tests.train.test_tree_ranks", str(model_dir), str(out)]
+def launched(program: str, ranks: int, out: Path, *args: str) -> dict[str, Any]:
+    """What rank 0 of this module, run by torchrun, saved to `out`."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node"]
+    command = [sys.executable, *launcher, str(ranks), "-m", program, *args]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return dict(torch.load(out))
 
 
 @pytest.fixture(scope="module")
+def two(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("ranks") / "found.pt"
+    return launched("tests.train.test_tree_ranks", 2, out, str(model_dir), str(out))
+
+
+@pytest.fixture(scope="module")
 def one(model_dir: Path) -> dict[str, Any]:
-    return measured(model_dir, Ranks(config_for(model_dir, model_dir)), tree=False)
+    return measured(model_dir, Ranks(config_for(model_dir, model_dir)), {})
 
 
 @pytest.mark.slow

@@ -171,6 +171,28 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
     ]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("train.processes=3", "train.parallel.tensor=2"), "3 is no multiple of train.parallel.tensor x sequence = 2"),
+        (("train.parallel.sequence=2",), "train.processes: 1 is no multiple of train.parallel.tensor x sequence = 2"),
+        (
+            ("train.processes=4", "train.parallel.tensor=2", 'train.fsdp={strategy="hybrid", shard_size=4}'),
+            "4 / train.parallel.tensor is no multiple of train.fsdp.shard_size = 4",
+        ),
+    ],
+)
+def test_ranks_that_do_not_fit_the_trainers_processes_are_found_before_the_start(
+    overrides: tuple[str, ...], words: str
+) -> None:
+    loaded = load([], ['model.init="tiny"', 'env=[{name="frozenlake"}]', *overrides], environ={})
+    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
+    with pytest.raises(ConfigError, match=words):
+        checks.check(loaded, specs, hub=lambda model, revision: None, starting=False)
+    other = [spec for spec in specs if spec.name != "train"]
+    checks.check(loaded, other, hub=lambda model, revision: None, starting=False)
+
+
 def test_a_model_id_is_asked_for_at_the_hub_and_a_folder_without_config_is_none(tmp_path: Path) -> None:
     def problems(path: str) -> str:
         loaded = load([], [f'model.path="{path}"', 'env=[{name="sokoban"}]'], environ={})

@@ -56,13 +56,29 @@ class Optim(Section):
 class Fsdp(Section):
     """Sharding (torch FSDP2)."""
 
-    strategy: Literal["full", "none"] = "full"
+    strategy: Literal["full", "hybrid", "none"] = "full"
+    """full: weights, gradients and moments cut over all ranks; none: whole on each; hybrid: cut within groups of
+    `shard_size` neighbours (the GPUs of a host), whole in each group."""
+    shard_size: NonNegative = 0
+    """Ranks of a group under "hybrid"; it must divide the number of ranks."""
     reshard_after_forward: bool = True
     cpu_offload: bool = False
     """Keep weights, gradients and optimizer moments in the host's memory and take the optimizer's step there; a block's
     weights are on the GPU while it computes. Without a GPU everything is there anyway."""
     offload_pin_memory: bool = True
     """Page-locked host memory: faster transfers, but it cannot be swapped out. Off where that much is not to be had."""
+
+
+class Parallel(Section):
+    """Processes that work together on the same micro-batches; what they leave of all processes is data parallel."""
+
+    tensor: Positive = 1
+    """Processes that each hold a slice of every large weight, cut by the model's own plan (transformers'
+    `base_model_tp_plan`); heads and widths must be multiples of it."""
+    sequence: Positive = 1
+    """Processes that each compute some columns of a micro-batch and, in attention, some heads (Ulysses): for samples
+    too long for one. Needs model.attention = "sdpa", full attention in every layer, and key-value heads that are a
+    multiple of tensor x sequence."""
 
 
 class Lora(Section):
@@ -121,6 +137,7 @@ class Train(Section):
     """File of recorded batches to train on instead of the pool's."""
     optim: Optim = Optim()
     fsdp: Fsdp = Fsdp()
+    parallel: Parallel = Parallel()
     lora: Lora = Lora()
     memory: Memory = Memory()
 

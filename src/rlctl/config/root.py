@@ -106,6 +106,10 @@ class Config(Section):
             problems.append(
                 "[train.memory.checkpoint_layers] says how many, but [train.memory.activation_checkpointing] is false"
             )
+        if (self.train.fsdp.strategy == "hybrid") != bool(self.train.fsdp.shard_size):
+            problems.append(
+                '[train.fsdp.strategy] = "hybrid" and [train.fsdp.shard_size] go together: set both or none'
+            )
         if self.algo.advantage == "distill" and not self.reference.path:
             problems.append('[algo.advantage] = "distill" needs a teacher: set [reference.path]')
         if self.reference.update_every and (self.train.lora.rank or self.reference.path):

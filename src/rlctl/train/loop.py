@@ -167,7 +167,7 @@ class Run:
             for epoch in range(config.train.epochs if shaped.samples else 0):
                 seed = (config.run.seed, self.state.step, epoch)
                 parts += minibatches(shaped.samples, config.train.minibatches, seed)
-            return plan_for(parts, config, self.ranks.world, config.algo.aggregation)
+            return plan_for(parts, config, self.ranks.layout.data, config.algo.aggregation)
 
     def learn(self, plan: Plan) -> list[dict[str, float]]:
         """The policy's optimizer steps; none while only the critic learns."""

@@ -120,7 +120,7 @@ class WarmStart:
             else demonstrations.in_order(count, batch, step)
         )
         samples = [sample for i, pick in enumerate(picks) for sample in self.encoded(f"{i}", pick)]
-        return plan_for([samples], self.config, self.ranks.world, "token_mean")
+        return plan_for([samples], self.config, self.ranks.layout.data, "token_mean")
 
     def encoded(self, uid: str, pick: int) -> list[TrainSample]:
         """One demonstration; ConfigError when it cannot be trained on as it is."""

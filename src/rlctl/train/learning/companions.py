@@ -59,7 +59,7 @@ class Companions:
         if asked := self.asked(tabled):
             plans = None
             if self.ranks.first:
-                plans = plan_for([done] if done else [], config, self.ranks.world, "token_mean")
+                plans = plan_for([done] if done else [], config, self.ranks.layout.data, "token_mean")
             done = measure(done, plans, asked, self.ranks)
         if algo.old == "interpolate":
             done = [with_column(s, "blend", blend(s.versions[s.loss_mask], version + 1)) for s in done]

@@ -39,9 +39,8 @@ class Student:
         rows = []
         for number, minibatch in enumerate(plan):
             lr = self.schedule.lr(position + number)
-            update = optim.step(
-                self.module, self.optimizer, minibatch, loss, self.ranks.world, lr, self.settings.grad_clip, extras
-            )
+            averaged, clip = self.ranks.layout.averaged, self.settings.grad_clip
+            update = optim.step(self.module, self.optimizer, minibatch, loss, averaged, lr, clip, extras)
             computed = {"computed_tokens": float(sum(micro.area for micro in minibatch.micros))}
             sums = self.ranks.add_up(update.sums | computed)
             sums |= {
@@ -69,7 +68,7 @@ class Learner(Student):
 
 
 def plan_for(parts: Sequence[Sequence[TrainSample]], config: Config, world: int, aggregation: str) -> list[Plan]:
-    """One optimizer step per part, cut into micro-batches for `world` ranks: element r is rank r's plan."""
+    """One optimizer step per part, cut into micro-batches for `world` places along `data`: one plan for each."""
     plans: list[Plan] = [[] for _ in range(world)]
     for samples in parts:
         row = _row_tokens(samples, config)

@@ -26,7 +26,7 @@ def measure(
     index = np.concatenate([micro.index for micro in micros]) if micros else np.zeros(0, np.int64)
     values = {name: [ask(micro).cpu().numpy() for micro in micros] for name, ask in asked.items()}
     mine = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in values.items()}
-    everyone = ranks.gather((index, mine))
+    everyone = ranks.gather_data((index, mine))
     if not ranks.first:
         return []
     starts = np.cumsum([sample.trainable for sample in samples])

@@ -97,14 +97,14 @@ def step(
     optimizer: torch.optim.Optimizer,
     minibatch: Minibatch,
     loss: Loss,
-    world: int,
+    averaged: int,
     lr: float,
     grad_clip: float,
     extras: Extras = Extras(),
 ) -> Update:
     """Forward and backward over all micro-batches, clip, step.
 
-    Each sum is divided by the global count; sharding averages gradients over ranks, hence the factor `world`. A
+    Each sum is divided by the global count; sharding averages gradients over `averaged` ranks, hence that factor. A
     non-finite gradient norm is the same on all ranks, so all of them skip together.
     """
     scale = scaling.scale_of(optimizer)
@@ -114,7 +114,7 @@ def step(
         scores = policy(micro, extras.entropy, other)
         tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
         value, sums = loss(scores.logprobs, scores.entropies, tokens)
-        (value * (world / minibatch.divisor * scale)).backward()
+        (value * (averaged / minibatch.divisor * scale)).backward()
         parts.append(sums)
     numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
     if extras.veto and extras.veto(numbers):

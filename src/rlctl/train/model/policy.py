@@ -1,4 +1,4 @@
-"""The trained model: loading, LoRA, activation checkpointing, sharding, export; log-probabilities of micro-batches."""
+"""The trained model: loading, LoRA, activation checkpointing, export; log-probabilities of micro-batches."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -15,17 +13,22 @@ from rlctl.config import Config
 from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.data.batches import MicroBatch
+from rlctl.train.data.columns import Columns
 from rlctl.train.model.blocks import checkpoint_blocks, compile_blocks
 from rlctl.train.model.kernels import use_liger
 from rlctl.train.model.logits import score
-from rlctl.train.model.tree_models import inputs_of, use_trees, why_not
+from rlctl.train.model.sequence import Spread, use_exchange
+from rlctl.train.model.sharding import shard
+from rlctl.train.model.tree_models import use_trees, why_not
 from rlctl.train.objective.divergence import full
 from rlctl.train.objective.tokens import Tokens
 from rlctl.train.ranks import Ranks
 
 ADAPTER = "default"
 LOGITS = "logits"
-"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[N, V]` instead of logprobs."""
+"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[n, V]` instead of logprobs: those of
+this rank's columns, which are all without sequence parallelism."""
+ALONE = Spread()
 
 
 class Scores(NamedTuple):
@@ -47,10 +50,11 @@ class Policy(nn.Module):
     logits of a micro-batch are never whole in memory.
     """
 
-    def __init__(self, lm: Any, chunk: int = 0) -> None:
+    def __init__(self, lm: Any, chunk: int = 0, spread: Spread = ALONE) -> None:
         super().__init__()
         self.lm = lm
         self.chunk = chunk
+        self.spread = spread
         self._sources: torch.Tensor | None = None
         self._states: torch.Tensor | None = None
         lm.get_output_embeddings().register_forward_pre_hook(self._keep_sources)
@@ -65,16 +69,26 @@ class Policy(nn.Module):
 
     def forward(self, micro: MicroBatch, with_entropy: str = "value", reference: torch.Tensor | None = None) -> Scores:
         """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with."""
+        share = self.spread.of(micro)
         if with_entropy == LOGITS:
-            return Scores(self.logits(micro), torch.zeros(0))
+            return Scores(self.logits(share), torch.zeros(0))
+        scores = self._scores(share, with_entropy, reference)
+        if self.spread.alone:
+            return scores
+        known = torch.stack([x for x in scores if x is not None], 1)
+        # Copies: FSDP's hooks on the output do not bear views.
+        return Scores(*(x.clone() for x in self.spread.together(known, share, len(micro.targets)).unbind(1)))
+
+    def _scores(self, share: Columns, with_entropy: str, reference: torch.Tensor | None) -> Scores:
+        """Of the tokens that this rank's columns predict."""
         device = next(self.lm.parameters()).device
-        targets, temperatures = _take(micro.targets, device), _take(micro.temperatures, device)
-        logits = self.logits(micro)
+        targets, temperatures = _take(share.micro.targets, device), _take(share.micro.temperatures, device)
+        logits = self.logits(share)
         states, self._states = self._states, None
         if states is None:
             return _scores(logits, targets, temperatures, with_entropy, reference)
         parts = []
-        for start in range(0, len(states), self.chunk):
+        for start in range(0, max(1, len(states)), self.chunk):
             part = slice(start, start + self.chunk)
             against = None if reference is None else reference[part]
             parts.append(
@@ -92,12 +106,12 @@ class Policy(nn.Module):
         divergences = [part.divergence for part in parts if part.divergence is not None]
         return Scores(logprobs, entropies, torch.cat(divergences) if divergences else None)
 
-    def logits(self, micro: MicroBatch) -> torch.Tensor:
-        """`[N, V]`; only the first row when they are made in chunks."""
+    def logits(self, share: Columns) -> torch.Tensor:
+        """`[n, V]`; only the first row when they are made in chunks."""
         device = next(self.lm.parameters()).device
-        self._sources = _take(micro.sources, device)
+        self._sources = _take(share.micro.sources, device)
         try:
-            output = self.lm(**inputs_of(micro, self.lm.config, device))
+            output = self.lm(**self.spread.inputs(share, self.lm.config, device))
         finally:
             self._sources = None
         return output.logits[0]
@@ -141,7 +155,7 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
     ConfigError if it cannot be read.
     """
-    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk, Spread(ranks.sequence_group))
     if policy.chunk:
         _check_head(policy.lm)
     if config.train.lora.rank:
@@ -154,7 +168,7 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
 def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
     """A model that only answers: a reference or a teacher."""
-    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk)
+    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk, Spread(ranks.sequence_group))
     policy.requires_grad_(False)
     prepare(policy, config, ranks)
     return policy
@@ -169,6 +183,8 @@ def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
     use_liger(lm, config.train.liger, ranks.device)
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
+    if ranks.layout.sequence > 1:
+        use_exchange(lm, model.attention, ranks.layout.sequence * ranks.layout.tensor)
     return lm
 
 
@@ -177,7 +193,7 @@ def prepare(module: Any, config: Config, ranks: Ranks) -> None:
     _without_dropout(module)
     if config.train.compile:
         compile_blocks(module.lm, ranks.device)
-    _shard(module, config, ranks)
+    shard(module, config, ranks)
 
 
 def _check_head(lm: Any) -> None:
@@ -205,36 +221,6 @@ def _without_dropout(policy: nn.Module) -> None:
             module.p = 0.0
         if isinstance(getattr(module, "attention_dropout", None), float):
             module.attention_dropout = 0.0  # type: ignore[assignment]
-
-
-def _shard(policy: Any, config: Config, ranks: Ranks) -> None:
-    """FSDP2 over all ranks. "none" keeps whole weights on each: a mesh whose shard side is 1, the same code.
-
-    One float32 process needs neither sharding nor casts, so it goes without (the wrapping costs time and changes
-    nothing).
-    """
-    fsdp = config.train.fsdp
-    if ranks.world == 1 and config.model.dtype == "float32" and not fsdp.cpu_offload:
-        return
-    ranks.need_group()
-    kind = ranks.device.type
-    if config.train.fsdp.strategy == "full":
-        mesh = init_device_mesh(kind, (ranks.world,))
-    else:
-        mesh = init_device_mesh(kind, (ranks.world, 1), mesh_dim_names=("replicate", "shard"))
-    compute = getattr(torch, config.model.dtype)
-    options: dict[str, Any] = {
-        "mesh": mesh,
-        "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32),
-        "reshard_after_forward": config.train.fsdp.reshard_after_forward,
-    }
-    if fsdp.cpu_offload:
-        options["offload_policy"] = CPUOffloadPolicy(pin_memory=fsdp.offload_pin_memory and kind == "cuda")
-    blocks = set(getattr(policy.lm, "_no_split_modules", None) or [])
-    for module in list(policy.modules()):
-        if type(module).__name__ in blocks:
-            fully_shard(module, **options)
-    fully_shard(policy, **options)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -75,16 +75,24 @@ def use_trees(lm: Any) -> None:
     lm.set_attn_implementation(tree_attention.NAME)
 
 
-def inputs_of(micro: MicroBatch, model: Any, device: torch.device) -> dict[str, Any]:
-    """Arguments of the forward pass of a model with the configuration `model`."""
+def inputs_of(
+    micro: MicroBatch, model: Any, device: torch.device, attention: str = tree_attention.NAME
+) -> dict[str, Any]:
+    """Arguments of the forward pass of a model with the configuration `model`.
+
+    `attention`: the name of the one that a forest needs.
+    """
     ids, positions = (torch.from_numpy(array).to(device) for array in (micro.token_ids, micro.position_ids))
     inputs: dict[str, Any] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
     if micro.nodes is None:
         return inputs
-    if model._attn_implementation != tree_attention.NAME:
+    if model._attn_implementation != attention:
         raise RuntimeError("a forest for a model that would take it for one long sequence")
     nodes = [(int(start), int(stop), int(end)) for start, stop, end in micro.nodes]
     blocks = None if device.type == "cpu" else blocks_of(torch.from_numpy(micro.nodes).to(device))
-    # A mask that is already four-dimensional keeps transformers from making one of its own.
-    none = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)
-    return inputs | {"attention_mask": none, "tree": Tree(nodes, blocks)}
+    return inputs | {"attention_mask": no_mask(device), "tree": Tree(nodes, blocks)}
+
+
+def no_mask(device: torch.device) -> torch.Tensor:
+    """A mask that is already four-dimensional keeps transformers from making one of its own."""
+    return torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device)

@@ -20,13 +20,13 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 def check(
     loaded: Loaded, specs: list[ProcessSpec], hub: Callable[[str, str], str | None], starting: bool = True
 ) -> None:
-    """Raise ConfigError for ports in use, a model that is not there, files that are not there, missing packages.
+    """Raise ConfigError for ports in use, a model or files that are not there, ranks that do not fit, missing packages.
 
     `hub(id, revision)` says why a model id cannot be had, or None (see `hub_problem`). Not `starting`: what only
     matters on the machine that runs it is left out.
     """
     names = {spec.name for spec in specs}
-    found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names)]
+    found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names), *_ranks(loaded, names)]
     if starting:
         found += [*_task(loaded, names), *_packages(names), *_redis(loaded, names)]
     if found:
@@ -67,6 +67,22 @@ def _model(loaded: Loaded, hub: Callable[[str, str], str | None]) -> Iterator[st
         yield f"{where}: {path} is not there{_near(folder)}"
     elif problem := hub(path, loaded.config.model.revision):
         yield f"{where}: there is no folder {path}{_near(folder)}, and as a Hugging Face id: {problem}"
+
+
+def _ranks(loaded: Loaded, names: set[str]) -> Iterator[str]:
+    """The trainer's sizes divide its processes; it asks again, where it may run on several hosts."""
+    if not names & {"train", "sft"}:
+        return
+    train = loaded.config.train
+    together = train.parallel.tensor * train.parallel.sequence
+    where = place(loaded, "train.processes")
+    if train.processes % together:
+        yield f"{where}: {train.processes} is no multiple of train.parallel.tensor x sequence = {together}"
+    elif train.fsdp.shard_size and train.processes // train.parallel.tensor % train.fsdp.shard_size:
+        yield (
+            f"{where}: {train.processes} / train.parallel.tensor is no multiple of train.fsdp.shard_size = "
+            f"{train.fsdp.shard_size}"
+        )
 
 
 def hub_problem(model: str, revision: str) -> str | None:
