@@ -72,6 +72,12 @@ REFUSED = {
     "odd width": ("width", {"parallel": TENSOR}, {}, "does not divide dimension 0 of lm.model.layers.0.mlp.gate_proj"),
     "odd sequence": ("odd", {"parallel": SEQUENCE}, {}, "3 key-value heads cannot be dealt"),
     "eager": ("qwen2", {"parallel": SEQUENCE}, {"attention": "eager"}, 'model.attention = "eager"; it needs "sdpa"'),
+    "liger": (
+        "qwen2",
+        {"parallel": TENSOR, "liger": True},
+        {},
+        "train.liger = true cannot be used: its kernels do not",
+    ),
     "windows": ("windows", {"parallel": SEQUENCE}, {}, "train.parallel.sequence cannot be used: it has layers of"),
 }
 """Model, [train], [model], words of the error."""

@@ -13,11 +13,14 @@ OURS = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 """Log-probabilities are made here (`model.logits`), not by the model."""
 
 
-def use_liger(lm: Any, wanted: bool | Literal["auto"], device: torch.device) -> None:
-    """Change the model in place. "auto": where it can be; True: ConfigError where it cannot."""
+def use_liger(lm: Any, wanted: bool | Literal["auto"], device: torch.device, tensor: int = 1) -> None:
+    """Change the model in place. "auto": where it can be; True: ConfigError where it cannot.
+
+    `tensor`: ranks that each hold a slice of the weights.
+    """
     if not wanted:
         return
-    if why := why_not(lm.config.model_type, device):
+    if why := why_not(lm.config.model_type, device, tensor):
         if wanted is True:
             raise ConfigError(f"train.liger = true cannot be used: {why}")
         log.info("train.liger is off: %s", why)
@@ -27,8 +30,10 @@ def use_liger(lm: Any, wanted: bool | Literal["auto"], device: torch.device) -> 
     apply_liger_kernel(lm, OURS)
 
 
-def why_not(kind: str, device: torch.device) -> str:
+def why_not(kind: str, device: torch.device, tensor: int = 1) -> str:
     """Why models of the transformers type `kind` cannot have the kernels on `device`; "" if they can."""
+    if tensor > 1:
+        return "its kernels do not take the distributed tensors of train.parallel.tensor"
     if device.type != "cuda":
         return "its kernels are for a GPU"
     from transformers.utils import is_liger_kernel_available

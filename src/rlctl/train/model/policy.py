@@ -180,7 +180,7 @@ def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
     # Under `cpu_offload` sharding brings block by block to the GPU and its part back: never the whole model at once.
     device = torch.device("cpu") if config.train.fsdp.cpu_offload else ranks.device
     lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device)
-    use_liger(lm, config.train.liger, ranks.device)
+    use_liger(lm, config.train.liger, ranks.device, ranks.layout.tensor)
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
     if ranks.layout.sequence > 1:
