@@ -40,8 +40,13 @@ class Ranks:
             torch.cuda.set_device(self.device)
         self._control: Any = None
         if self.world > 1:
-            dist.init_process_group("nccl" if wants_cuda else "gloo")
+            dist.init_process_group(self._backend)
             self._control = dist.new_group(backend="gloo", timeout=FOREVER)
+
+    @property
+    def _backend(self) -> str:
+        """Both on a GPU: what `train.fsdp.cpu_offload` keeps on the host travels over gloo."""
+        return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
 
     @property
     def first(self) -> bool:
@@ -51,8 +56,7 @@ class Ranks:
     def mesh(self) -> DeviceMesh:
         """`[replicate, shard, tensor]`: FSDP over the first two, of which `shard` ranks hold one set of weights."""
         if not dist.is_initialized():
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
+            dist.init_process_group(self._backend, rank=0, world_size=1, store=dist.HashStore())
         shape = self.layout.averaged // self.layout.shard, self.layout.shard, self.layout.tensor
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
 
