@@ -22,7 +22,7 @@ from rlctl.train.ranks import Ranks
 from rlctl.wire.messages import Batch
 
 from .conftest import config_for, random_batch
-from .test_loop import facts, final_weights, finished, record, replay, run, torchrun
+from .running import facts, final_weights, finished, record, replay, run, torchrun
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"algo": {"advantage": "gae", "lam": 0.95, "whiten": True}, "critic": {"optim": {"lr": 1e-3}}},
