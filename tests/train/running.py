@@ -105,6 +105,6 @@ def torchrun(config: Config, folder: Path, processes: int = 1) -> subprocess.Pop
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    _, errors = process.communicate(timeout=100)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return errors

@@ -5,7 +5,7 @@ state can be read back by any number of ranks, however they shard.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ def moments(trained: Trained) -> Tree:
     """Parameter name -> the optimizer's tensors for it; zeros, as they are to begin with, before the first step."""
     module, optimizer = trained
     fresh = not optimizer.state
-    state: Tree = get_optimizer_state_dict(module, optimizer)["state"]
+    state = cast(Tree, get_optimizer_state_dict(module, optimizer)["state"])
     if fresh:  # asking made them by a step that changes no weight, but counts
         for tensors in optimizer.state.values():
             tensors["step"].zero_()
