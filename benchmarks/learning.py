@@ -165,7 +165,7 @@ def main() -> None:
         text = json.dumps({**head, "table": found, "runs": runs}, indent=1)
         options.out.write_text(text + "\n", encoding="utf-8")
         series = {algorithm: [run["eval"] for run in runs if run["algorithm"] == algorithm] for algorithm in found}
-        curve.compare(series, "FrozenLake 4x4: the same start, four algorithms", options.out.with_suffix(".png"))
+        curve.compare(series, "FrozenLake 4x4: algorithms from the same start", options.out.with_suffix(".png"))
 
 
 if __name__ == "__main__":

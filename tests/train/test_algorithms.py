@@ -60,6 +60,7 @@ def test_a_resumed_run_is_the_run_to_the_last_bit_with_every_companion(
     first = Run(halves, Ranks(halves))
     while first.state.step < 3:
         first.step()
+    first.checkpoints.close()
     assert facts(rows) == facts(run(halves))
     one, other = final_weights(straight, 4), final_weights(halves, 4)
     assert all(torch.equal(one[key], other[key]) for key in one)
