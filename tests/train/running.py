@@ -11,10 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from rlctl.config import Config
+from rlctl.models.load import load_tokenizer
 from rlctl.telemetry.metrics import read
 from rlctl.train.data.source import append_batch
 from rlctl.train.loop import Run
+from rlctl.train.model.policy import Policy
 from rlctl.train.ranks import Ranks
+from rlctl.train.weights.checkpoint import Checkpoints, State
 from rlctl.wire.messages import Ack, Batch, Done, EndRun, Evaluate, Evaluated, FetchBatch, Hold, Nack, SetPolicyVersion
 from rlctl.wire.samples import EvalResult
 
@@ -108,3 +111,12 @@ def finished(process: subprocess.Popen[str]) -> str:
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return errors
+
+
+def through_a_checkpoint(model_dir: Path, root: Path, policy: Policy, first: Any, second: Any, ranks: Ranks) -> None:
+    """Save the policy with the optimizer `first`, and restore it with the optimizer `second`."""
+    checkpoints = Checkpoints(root, policy, load_tokenizer(str(model_dir)), "float32", ranks)
+    checkpoints.begin(State(step=1), {"policy": (policy, first)}, {})
+    assert checkpoints.finished(wait=True) == State(step=1)
+    checkpoints.close()
+    checkpoints.restore(root / "step_1", {"policy": (policy, second)}, {})

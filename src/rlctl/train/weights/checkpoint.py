@@ -1,7 +1,7 @@
 """Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer/` (every rank's shards), `state.json`.
 
     training:   copy to the CPU --> next step --> ...           --> finished? acknowledge, prune
-    thread:                     '-> write shards (every rank) -> hf, rng, state.json -> rename -> `latest`
+    thread:                     '-> write shards (every rank) -> hf, scalars.pt, state.json -> rename -> `latest`
 
 Training waits for the copies only; at most one checkpoint is being written at a time. Resuming gives the run that would
 have been: the same batch gives the same loss to the last bit on one rank, and any number of ranks can go on with what
@@ -9,6 +9,7 @@ another number wrote. `checkpoints/latest` names the last one that is complete; 
 atomic: whoever dies in between leaves the one before.
 """
 
+import copy
 import json
 import logging
 import shutil
@@ -73,11 +74,14 @@ class Checkpoints:
         ranks, folder = self._ranks, self.root / f"{PREFIX}{state.step}"
         weights = states.staged(policies.export(self._policy, self._dtype, keep=ranks.first))
         tree = states.staged(_tree(students, others))
-        thrown = ranks.gather(dice.get())
+        scalars = {
+            "rng": ranks.gather(dice.get()),
+            "groups": {name: copy.deepcopy(states.scalars(trained)) for name, trained in students.items()},
+        }
         if ranks.first:
             folders.begin(folder)
         ranks.broadcast(None)  # no rank writes into the folder before it is there
-        self._writing = (state, self._thread.submit(self._write, folder, state, tree, weights, thrown))
+        self._writing = (state, self._thread.submit(self._write, folder, state, tree, weights, scalars))
 
     def finished(self, wait: bool) -> State | None:
         """The state that has become durable since the last call, once; raises what kept it from that."""
@@ -97,7 +101,7 @@ class Checkpoints:
         """Let a checkpoint that is being written come to its end."""
         self._thread.shutdown()
 
-    def _write(self, folder: Path, state: State, tree: Tree, weights: Tree, thrown: list[dict[str, Any]]) -> None:
+    def _write(self, folder: Path, state: State, tree: Tree, weights: Tree, scalars: dict[str, Any]) -> None:
         temporary = folders.temporary(folder)
         states.write(tree, temporary / "trainer", self._group)
         if not self._ranks.first:
@@ -106,7 +110,7 @@ class Checkpoints:
         (temporary / "hf").mkdir()
         publish.save_hf(self._policy, weights, temporary / "hf", self._dtype)
         self._tokenizer.save_pretrained(temporary / "hf")
-        torch.save(thrown, temporary / "rng.pt")
+        torch.save(scalars, temporary / "scalars.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
         folders.finish(folder)
         folders.write_text(self.root / "latest", folder.name)
@@ -116,11 +120,12 @@ class Checkpoints:
         """Everything `begin` was given, in place, and the random states as far as there were ranks."""
         tree = _tree(students, others)
         states.read(tree, folder / "trainer", self._group)
+        scalars = torch.load(folder / "scalars.pt", weights_only=True)
         for name, trained in students.items():
             states.put_moments(trained, tree[name]["optimizer"])
-        thrown = torch.load(folder / "rng.pt", weights_only=True)
-        if self._ranks.rank < len(thrown):
-            dice.put(thrown[self._ranks.rank])
+            states.put_scalars(trained, scalars["groups"][name])
+        if self._ranks.rank < len(scalars["rng"]):
+            dice.put(scalars["rng"][self._ranks.rank])
 
 
 def _tree(students: dict[str, Trained], others: Tree) -> Tree:

@@ -76,6 +76,18 @@ def read(tree: Tree, folder: Path, group: dist.ProcessGroup) -> None:
         ) from error
 
 
+def scalars(trained: Trained) -> list[dict[str, Any]]:
+    """What every parameter group has beyond the optimizer's settings: a loss scale."""
+    optimizer = trained[1]
+    settings = {"params", *optimizer.defaults}
+    return [{name: group[name] for name in group if name not in settings} for group in optimizer.param_groups]
+
+
+def put_scalars(trained: Trained, saved: list[dict[str, Any]]) -> None:
+    for group, values in zip(trained[1].param_groups, saved, strict=True):
+        group.update(values)
+
+
 def put_moments(trained: Trained, state: Tree) -> None:
     """The optimizer's tensors from `state`; its settings stay those of the configuration."""
     module, optimizer = trained
