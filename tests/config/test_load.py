@@ -79,3 +79,22 @@ def test_the_resolved_file_gives_the_same_configuration_and_the_same_bytes(tmp_p
 def test_a_text_that_is_no_toml_value_is_a_string(files: Path) -> None:
     found = load([files / "mine.toml"], ["run.dir=/some/where", "run.name=x-1"], {}).config
     assert (found.run.dir, found.run.name) == ("/some/where", "x-1")
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("val.success_rate", ""),
+        ("hard.mean_reward", ""),
+        ("success_rate", "ckpt.best_metric.* is not measured; there is val.success_rate, val.mean_reward, hard.succ"),
+        ("val.loss", "ckpt.best_metric.* = 'val.loss' is not measured"),
+        ("greedy.success_rate", "ckpt.best_metric.* = 'greedy.success_rate' is not measured"),
+    ],
+)
+def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(files: Path, metric: str, message: str) -> None:
+    settings = ['env=[{name="sokoban"}]', 'eval=[{name="val"}, {name="hard"}]', f"ckpt.best_metric={metric}"]
+    if not message:
+        assert load([files / "mine.toml"], settings, {}).config.ckpt.best_metric == metric
+        return
+    with pytest.raises(ConfigError, match=message):
+        load([files / "mine.toml"], settings, {})

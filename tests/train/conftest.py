@@ -167,3 +167,21 @@ class FakePeer:
         assert self._task is not None
         self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join(10)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Six recorded batches."""
+    from .running import record
+
+    return record(tmp_path / "batches", 6)
+
+
+@pytest.fixture
+def world(engine: FakeEngine) -> Iterator[Any]:
+    """A `running.World` around the engine."""
+    from .running import World
+
+    made = World(engine)
+    yield made
+    made.close()

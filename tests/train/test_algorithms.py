@@ -22,7 +22,7 @@ from rlctl.train.ranks import Ranks
 from rlctl.wire.messages import Batch
 
 from .conftest import config_for, random_batch
-from .test_loop import facts, final_weights, finished, record, replay, run, torchrun
+from .running import facts, final_weights, finished, record, replay, run, torchrun
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"algo": {"advantage": "gae", "lam": 0.95, "whiten": True}, "critic": {"optim": {"lr": 1e-3}}},
@@ -60,6 +60,7 @@ def test_a_resumed_run_is_the_run_to_the_last_bit_with_every_companion(
     first = Run(halves, Ranks(halves))
     while first.state.step < 3:
         first.step()
+    first.checkpoints.close()
     assert facts(rows) == facts(run(halves))
     one, other = final_weights(straight, 4), final_weights(halves, 4)
     assert all(torch.equal(one[key], other[key]) for key in one)

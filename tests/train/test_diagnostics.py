@@ -11,8 +11,8 @@ from rlctl.train.monitor.report import update_metrics
 from rlctl.train.monitor.watch import Watch
 
 from .conftest import config_for
+from .running import record, replay, run
 from .test_batches import sample
-from .test_loop import record, replay, run
 
 
 def test_the_mismatch_is_tabled_by_env_turn_and_place_in_the_answer() -> None:

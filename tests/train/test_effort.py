@@ -9,8 +9,8 @@ from rlctl.train.monitor.effort import flops, flops_of, peak_memory_mb
 from rlctl.train.ranks import Ranks
 
 from .conftest import config_for
+from .running import record, replay, run
 from .test_batches import sample
-from .test_loop import record, replay, run
 
 
 def test_flops_by_hand() -> None:

@@ -15,7 +15,7 @@ from rlctl.train.learning.optim import Extras
 from rlctl.train.monitor.report import layer_norms
 from rlctl.train.objective.losses import policy_loss
 
-from .test_loop import record, replay, run
+from .running import record, replay, run
 from .test_policy import loaded, samples
 
 LAYERS = ["model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm"]

@@ -16,9 +16,10 @@ from rlctl.train.data.batches import grid
 from rlctl.train.learning import optim
 from rlctl.train.model.policy import export, load
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import checkpoint
+from rlctl.train.weights import states
 
 from .conftest import config_for
+from .running import through_a_checkpoint
 from .test_policy import samples, update
 
 
@@ -46,8 +47,14 @@ def test_offloading_changes_no_number(train: dict[str, Any], model_dir: Path, tm
         assert all(isinstance(parameter, DTensor) for parameter in policy.parameters()), "FSDP has not taken it over"
         assert offloaded == pytest.approx(numbers, rel=1e-5)
         assert all(torch.allclose(weights[name], same[name], atol=1e-6) for name in weights)
-        state = checkpoint.student_state(policy, optimizer, ranks)
-        checkpoint.load_student(policy, optimizer, state)
+        again = optim.adamw(policy.parameters(), Optim())
+        through_a_checkpoint(model_dir, tmp_path, policy, optimizer, again, ranks)
+        before, after = (states.moments((policy, one)) for one in (optimizer, again))
+        assert all(
+            torch.equal(*(m[name][key].full_tensor() for m in (before, after)))
+            for name in before
+            for key in ("exp_avg", "exp_avg_sq")
+        )
     finally:
         ranks.close()
 

@@ -14,9 +14,9 @@ from rlctl.train.learning import optim, scaling
 from rlctl.train.model.policy import Policy, load, trainable_state
 from rlctl.train.objective.losses import policy_loss
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import checkpoint
 
 from .conftest import config_for
+from .running import through_a_checkpoint
 from .test_policy import samples, update
 
 
@@ -106,5 +106,5 @@ def test_the_scale_is_in_the_checkpoint(half: Policy, model_dir: Path, tmp_path:
     first, second = (optim.adamw(half.parameters(), Optim(), scaled=True) for _ in range(2))
     first.param_groups[0][scaling.SCALE] = 2.0**10
     update(half, first, batch)
-    checkpoint.load_student(half, second, checkpoint.student_state(half, first, ranks))
+    through_a_checkpoint(model_dir, tmp_path, half, first, second, ranks)
     assert scaling.scale_of(second) == 2.0**10 and second.param_groups[0][scaling.STREAK] == 1

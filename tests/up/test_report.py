@@ -25,6 +25,23 @@ def test_the_summary_has_what_was_promised(run_dir: Path) -> None:
     assert [row["step"] for row in summary["eval"]] == sorted(row["step"] for row in summary["eval"])
 
 
+def test_the_summary_names_the_best_checkpoint_where_one_was_asked_for(run_dir: Path) -> None:
+    assert summarize(run_dir)["best"] is None
+    best = {"checkpoint": "step_40", "metric": "val.success_rate", "value": 0.7}
+    (run_dir / "checkpoints" / "best.json").write_text(json.dumps(best))
+    path = str(run_dir / "checkpoints" / "step_40")
+    assert summarize(run_dir)["best"] == {**best, "checkpoint": path, "step": 40}
+
+
+def test_curves_of_several_runs_are_drawn_side_by_side(tmp_path: Path) -> None:
+    rows = [
+        {"step": step, "success_rate": 0.1 * step, "success_se": 0.02, "env": "a", "floor": 0.1, "ceiling": 1.0}
+        for step in range(4)
+    ]
+    path = curve.compare({"grpo": [rows, rows[:3]], "ppo": [rows]}, "two of them", tmp_path / "made" / "curves.png")
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
 def test_every_sample_is_counted_once_and_the_rest_is_open(run_dir: Path) -> None:
     samples = summarize(run_dir)["samples"]
     assert samples["open"] == 21000 - 15000 - 1000 - 4480

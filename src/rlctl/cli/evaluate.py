@@ -63,6 +63,7 @@ def evaluate(
 def _sources(sources: list[str], model: str, elsewhere: bool) -> tuple[list[str], str]:
     """Configuration files, and the model: of a RUN_DIR its last checkpoint unless another one is named."""
     from rlctl.errors import ConfigError
+    from rlctl.up.history.summary import checkpoint
 
     files, chosen = [], model
     for source in sources:
@@ -71,11 +72,11 @@ def _sources(sources: list[str], model: str, elsewhere: bool) -> tuple[list[str]
             files.append(source)
             continue
         files.append(str(folder / "resolved.toml"))
-        saved = sorted(folder.glob("checkpoints/step_*/hf"), key=lambda path: int(path.parent.name[5:]))
         if not chosen and not elsewhere:
+            saved = checkpoint(folder)
             if not saved:
                 raise ConfigError(f"{folder} has no checkpoint; name a model with --model")
-            chosen = str(saved[-1].absolute())
+            chosen = str(Path(saved) / "hf")
     return files, chosen
 
 

@@ -180,13 +180,19 @@ class Sync(Section):
 
 
 class Ckpt(Section):
-    """Checkpoints; the last step is always saved, and a run directory that has one is resumed from its latest."""
+    """Checkpoints, written beside the training (from a copy in memory); the last step is always saved, and a run
+    directory that has one is resumed from its latest."""
 
     every: NonNegative = 0
     """Training steps between checkpoints; 0: only the last step. A resumed run does the steps since the last one again,
     with the same samples, which the pool keeps until then; with 0 it begins anew, with other samples."""
     keep: Positive = 2
-    """Checkpoints kept on disk."""
+    """Newest checkpoints kept on disk."""
+    best_metric: str = ""
+    """EVAL.success_rate or EVAL.mean_reward of an [[eval]], e.g. val.success_rate: the checkpoints that it was highest
+    at are kept, too (only steps that were both measured and saved can be among them). Empty: none are."""
+    keep_best: Positive = 1
+    """How many of them."""
 
 
 class SftData(Section):

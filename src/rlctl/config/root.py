@@ -10,6 +10,9 @@ from rlctl.config.base import Fraction, NonNegative, Positive, Seconds, Section
 from rlctl.config.learning import Ckpt, Critic, Model, Reference, Sft, Sync, Train
 from rlctl.config.serving import Engine, Env, Eval, Gateway, Pool, Reward, Rollout
 
+BEST_KEYS = ("success_rate", "mean_reward")
+"""What `ckpt.best_metric` may name of an evaluation."""
+
 
 class Run(Section):
     """What this run is."""
@@ -122,9 +125,18 @@ class Config(Section):
         for number, one in enumerate(self.eval):
             if one.env and one.env not in tags:
                 problems.append(f"[eval.{number}.env] = {one.env!r} names no [env] tag (there are: {', '.join(tags)})")
+        problems += self._problems_of_best()
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _problems_of_best(self) -> list[str]:
+        name, _, key = self.ckpt.best_metric.rpartition(".")
+        names = list(dict.fromkeys(one.name for one in self.eval))
+        if not self.ckpt.best_metric or (name in names and key in BEST_KEYS):
+            return []
+        valid = ", ".join(f"{one}.{key}" for one in names for key in BEST_KEYS) or "nothing: there is no [[eval]]"
+        return [f"[ckpt.best_metric] = {self.ckpt.best_metric!r} is not measured; there is {valid}"]
 
     # ------------------------------------------------------------ derived
 

@@ -4,12 +4,14 @@
     step    rank 0:  fetch --> shape --+            +--> plan --+                        +--> row in metrics/train.jsonl
                      (leases)          |            |           |                        |
             all:                     measure (reference, ...)  scatter --> optimizer steps |
-            all:     checkpoint (if due) --> publish vN --> version to pool --> ack or hold leases --> evaluate (if due)
+            all:     copy (if due) --> publish vN --> version to pool --> hold leases --> evaluate (if due)
+            thread:    '--> checkpoint on disk --> leases acknowledged at the end of that step or a later one
     end     end of the run to the pool (what it still holds expires) -> train_result.json
 
 Why this order. A batch is fetched under a lease; until it is acknowledged it comes back when the trainer dies. It is
 acknowledged when a checkpoint on disk contains it, and held until then: so every sample counts once in the weights that
-survive, whatever `ckpt.every` is.
+survive, whatever `ckpt.every` is. Training does not wait for the disk, except at the end and where the next checkpoint
+is due before the last one is written.
 
 - Killed before the checkpoint: nothing durable happened. The next trainer goes back to the last checkpoint, gives all
   leases back and learns from them again, in the same order. Versions published since are published anew.
@@ -30,7 +32,7 @@ from typing import Any
 
 from rlctl.config import Config
 from rlctl.errors import ConfigError
-from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.metrics import Metrics, read
 from rlctl.telemetry.phases import Phases
 from rlctl.telemetry.process import announce
 from rlctl.train.data.batches import minibatches
@@ -49,8 +51,9 @@ from rlctl.train.objective.losses import policy_loss
 from rlctl.train.objective.shaping import Shaped
 from rlctl.train.ranks import Ranks
 from rlctl.train.start import start
-from rlctl.train.weights import checkpoint, folders, publish
-from rlctl.train.weights.checkpoint import State
+from rlctl.train.weights import checkpoint, folders, keep, publish
+from rlctl.train.weights.checkpoint import Checkpoints, State
+from rlctl.train.weights.states import Trained
 
 log = logging.getLogger(__name__)
 
@@ -69,19 +72,22 @@ class Run:
         self.moved = moved
         config = settle(config, ranks.device)
         self.config, self.ranks = config, ranks
-        self.checkpoints = config.run_dir / "checkpoints"
-        resumed = checkpoint.latest(self.checkpoints)
+        folder = config.run_dir / "checkpoints"
+        resumed = checkpoint.latest(folder)
         self.state = checkpoint.read_state(resumed) if resumed else State(entropy_bonus=config.algo.entropy_bonus)
         self.updates_per_step = config.train.epochs * config.train.minibatches
         total = config.run.steps * self.updates_per_step
         self.learner = Learner(config, config.train.optim, start_path(config), total, ranks)
         self.companions = Companions(config, self.learner.policy, start_path(config), total, ranks)
+        policy, tokenizer = self.learner.policy, self.learner.tokenizer
+        self.checkpoints = Checkpoints(folder, policy, tokenizer, config.model.dtype, ranks)
         if resumed:
-            self.companions.load(checkpoint.restore(resumed, self.learner.policy, self.learner.optimizer, ranks))
+            self.checkpoints.restore(resumed, self.students(), self.companions.others())
             log.info("resumed from %s, policy version %d", resumed, self.state.version)
         self.phases = Phases(time.process_time)
         self.source: BatchSource | None = open_source(config, self.state.batches) if ranks.first else None
-        self.evaluator = Evaluator(config) if ranks.first and config.eval and not config.train.replay else None
+        measures = ranks.first and config.eval and not config.train.replay
+        self.evaluator = Evaluator(config, self.state.step) if measures else None
         self.watch = Watch(config, self.state.step) if ranks.first else None
         self.metrics = Metrics(config.run_dir if ranks.first else None, "train")
         self.layers = Metrics(config.run_dir if ranks.first and config.monitor.layer_grad_norms else None, "grad_norms")
@@ -95,8 +101,12 @@ class Run:
         if self.ranks.first:
             announce(self.config.run_dir, "train", "")
         self.evaluate()
-        while self.state.step < self.config.run.steps:
-            self.step()
+        try:
+            while self.state.step < self.config.run.steps:
+                self.step()
+        finally:
+            self.checkpoints.close()
+        self.confirm(wait=True)
         if self.ranks.first:
             self.finish()
 
@@ -229,12 +239,30 @@ class Run:
                 self.source.set_version(version)
 
     def settle(self, source: BatchSource, gathered: Gathered) -> None:
-        """Acknowledge what the last checkpoint contains; hold what the next one will."""
-        if self.config.ckpt.every and not self.save_due:
-            source.hold(gathered.leases, gathered.shaped.outcomes)
+        """Hold the batch until a checkpoint on disk contains it; acknowledge what one does by now."""
+        last = self.state.step == self.config.run.steps
+        if not self.config.ckpt.every and not last:
+            source.ack(self.state.leases, self.state.outcomes)
+            self.state = replace(self.state, leases=[], outcomes={})
             return
-        source.ack(self.state.leases, self.state.outcomes)
-        self.state = replace(self.state, leases=[], outcomes={})
+        if not last:
+            source.hold(gathered.leases, gathered.shaped.outcomes)
+        self.confirm(wait=last)
+
+    def confirm(self, wait: bool) -> None:
+        """Acknowledge what a checkpoint has made durable since, and delete those that it replaces."""
+        state = self.checkpoints.finished(wait)
+        if state is None:
+            return
+        if self.source:
+            self.source.ack(state.leases, state.outcomes)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Rank 0, while none is being written: name the best checkpoint, delete what need not stay."""
+        if self.ranks.first:
+            rows = read(self.config.run_dir / "metrics" / "eval.jsonl")
+            keep.tidy(self.checkpoints.root, self.config.ckpt, rows)
 
     @property
     def save_due(self) -> bool:
@@ -243,27 +271,22 @@ class Run:
         return step == self.config.run.steps or bool(every and step % every == 0)
 
     def save_if_due(self) -> None:
+        """Begin a checkpoint; its batches are then its own, and acknowledged when it is on disk."""
         if not self.save_due:
             return
-        config = self.config
-        learner = self.learner
-        folder = checkpoint.save(
-            self.checkpoints,
-            self.state,
-            learner.policy,
-            learner.optimizer,
-            learner.tokenizer,
-            config.model.dtype,
-            self.ranks,
-            self.companions.state(),
-        )
-        if self.ranks.first:
-            folders.prune(self.checkpoints, "step_", config.ckpt.keep, spare=folder.name)
+        self.confirm(wait=True)
+        self.checkpoints.begin(self.state, self.students(), self.companions.others())
+        self.state = replace(self.state, leases=[], outcomes={})
+
+    def students(self) -> dict[str, Trained]:
+        return {"policy": (self.learner.policy, self.learner.optimizer), **self.companions.students()}
 
     def evaluate(self) -> None:
         if self.evaluator:
             with self.phases("eval"):
                 self.evaluator.measure(self.state.step)
+            if not self.checkpoints.writing:
+                self.tidy()
 
     def say(self, row: dict[str, Any]) -> None:
         log.info(

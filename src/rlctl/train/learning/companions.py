@@ -6,7 +6,6 @@ samples --measure--> columns reference, values, proximal --assign--> advantages,
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,8 @@ from rlctl.train.objective.assign import assign
 from rlctl.train.objective.divergence import ESTIMATORS
 from rlctl.train.objective.losses import value_loss
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import checkpoint
+from rlctl.train.weights import states
+from rlctl.train.weights.states import Trained, Tree
 
 
 class Companions:
@@ -85,20 +85,14 @@ class Companions:
             Extras(entropy=""),
         )
 
-    def state(self) -> dict[str, Any]:
-        """For the checkpoint; every rank calls it."""
-        state: dict[str, Any] = {}
-        if self.reference:
-            state["reference"] = self.reference.state(keep=self.ranks.first)
-        if self.critic:
-            state["critic"] = checkpoint.student_state(self.critic.module, self.critic.optimizer, self.ranks)
-        return state
+    def students(self) -> dict[str, Trained]:
+        """What learns, for the checkpoint."""
+        return {"critic": (self.critic.module, self.critic.optimizer)} if self.critic else {}
 
-    def load(self, state: dict[str, Any]) -> None:
-        if self.reference:
-            self.reference.load(state["reference"])
-        if self.critic:
-            checkpoint.load_student(self.critic.module, self.critic.optimizer, state["critic"])
+    def others(self) -> Tree:
+        """What moves without an optimizer, for the checkpoint."""
+        moving = self.reference.moving if self.reference else None
+        return {"reference": states.parameters(moving, frozen=True)} if moving else {}
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ The loss is multiplied by a power of two before the backward pass and the gradie
 is not finite skips the step and halves the scale; `WINDOW` finite ones in a row double it. Source: Micikevicius et al.,
 Mixed Precision Training, arXiv 1710.03740, section 3.2; numbers as in torch.amp.GradScaler.
 
-The scale stands in the optimizer's parameter group, so that checkpoints carry it.
+The scale stands in the optimizer's parameter group, beside its settings: checkpoints carry what is no setting.
 """
 
 from collections.abc import Iterable

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -59,16 +58,10 @@ class Reference:
             for mine, theirs in zip(self._own.parameters(), self._policy.parameters(), strict=True):
                 mine.copy_(theirs)
 
-    def state(self, keep: bool) -> dict[str, torch.Tensor]:
-        """Its weights if it can move, for the checkpoint; every rank calls it, those with `keep` get them."""
-        if self._own is None or not self._every:
-            return {}
-        whole = {name: policies.whole(value.detach()) for name, value in self._own.named_parameters()}
-        return {name: value.cpu().clone() for name, value in whole.items()} if keep else {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        if self._own is not None and state:
-            policies.load_parameters(self._own, state)
+    @property
+    def moving(self) -> nn.Module | None:
+        """Its own weights if they move with the run, so that a checkpoint has to hold them."""
+        return self._own if self._every else None
 
 
 def _adapters(policy: nn.Module, on: bool) -> None:

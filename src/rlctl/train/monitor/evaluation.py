@@ -19,13 +19,17 @@ def due(config: Config, step: int) -> list[str]:
 
 
 class Evaluator:
-    """Asks rollout for measurements; a step measured before (in this run directory) is not measured again."""
+    """Asks rollout for measurements; a step measured before (in this run directory) is not measured again.
 
-    def __init__(self, config: Config) -> None:
+    Steps after `done` are to be done again, with other weights, so what an earlier life measured there does not count.
+    """
+
+    def __init__(self, config: Config, done: int) -> None:
         self._config = config
         self._ask = AskBlocking(config.rollout_url)
         self._metrics = Metrics(config.run_dir, "eval")
-        self._done = {(row["step"], row["name"]) for row in read(config.run_dir / "metrics" / "eval.jsonl")}
+        rows = read(config.run_dir / "metrics" / "eval.jsonl")
+        self._done = {(row["step"], row["name"]) for row in rows if row["step"] <= done}
 
     def measure(self, step: int) -> None:
         """Run what is due after `step` and wait for the results."""

@@ -1,33 +1,35 @@
-"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer.pt`, `state.json`.
+"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer/` (every rank's shards), `state.json`.
 
-Resuming gives the run that would have been: the same batch gives the same loss to the last bit on one rank.
+    training:   copy to the CPU --> next step --> ...           --> finished? acknowledge, prune
+    thread:                     '-> write shards (every rank) -> hf, scalars.pt, state.json -> rename -> `latest`
 
-Optimizer moments are stored whole and by parameter name, so a run can be resumed on another number of ranks.
-`checkpoints/latest` names the last one that is complete; it is written after it, and both are atomic.
+Training waits for the copies only; at most one checkpoint is being written at a time. Resuming gives the run that would
+have been: the same batch gives the same loss to the last bit on one rank, and any number of ranks can go on with what
+another number wrote. `checkpoints/latest` names the last one that is complete; it is written after it, and both are
+atomic: whoever dies in between leaves the one before.
 """
 
+import copy
 import json
-import random
+import logging
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
+import torch.distributed as dist
 
 from rlctl.errors import RlctlError
 from rlctl.train.model import policy as policies
 from rlctl.train.model.policy import Policy
-from rlctl.train.ranks import Ranks
-from rlctl.train.weights import folders, publish
+from rlctl.train.ranks import FOREVER, Ranks
+from rlctl.train.weights import dice, folders, publish, states
+from rlctl.train.weights.states import Trained, Tree
 
-WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+log = logging.getLogger(__name__)
+PREFIX = "step_"
 
 
 @dataclass(frozen=True)
@@ -49,37 +51,85 @@ class State:
     """Of the next step, where it adapts."""
 
 
-def save(
-    root: Path,
-    state: State,
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    tokenizer: Any,
-    dtype: str,
-    ranks: Ranks,
-    companions: dict[str, Any],
-) -> Path:
-    """Write `root/step_N` and move `latest` to it; every rank calls it, rank 0 writes.
+class Checkpoints:
+    """The checkpoints of one run; every rank has one and calls its methods in the same order."""
 
-    `companions`: further states, whole and on the CPU.
-    """
-    weights = policies.export(policy, dtype, keep=ranks.first)
-    student = student_state(policy, optimizer, ranks)
-    dice = ranks.gather(_rng())
-    folder = root / f"step_{state.step}"
-    if not ranks.first:
-        return folder
+    def __init__(self, root: Path, policy: Policy, tokenizer: Any, dtype: str, ranks: Ranks) -> None:
+        self.root, self._policy, self._tokenizer, self._dtype, self._ranks = root, policy, tokenizer, dtype, ranks
+        ranks.need_group()
+        self._group = dist.new_group(backend="gloo", timeout=FOREVER)
+        """The writers' own: they talk while training does."""
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: tuple[State, Future[None]] | None = None
+        if ranks.first:
+            for left in root.glob(f"{PREFIX}*{folders.TEMPORARY}"):  # of a process that died while it wrote
+                shutil.rmtree(left)
 
-    def fill(temporary: Path) -> None:
+    def begin(self, state: State, students: dict[str, Trained], others: Tree) -> None:
+        """Copy everything, and write `step_N` beside the training. None may be under way (see `finished`).
+
+        `students`: what is trained, by name; `others`: further tensors.
+        """
+        assert self._writing is None
+        ranks, folder = self._ranks, self.root / f"{PREFIX}{state.step}"
+        weights = states.staged(policies.export(self._policy, self._dtype, keep=ranks.first))
+        tree = states.staged(_tree(students, others))
+        scalars = {
+            "rng": ranks.gather(dice.get()),
+            "groups": {name: copy.deepcopy(states.scalars(trained)) for name, trained in students.items()},
+        }
+        if ranks.first:
+            folders.begin(folder)
+        ranks.broadcast(None)  # no rank writes into the folder before it is there
+        self._writing = (state, self._thread.submit(self._write, folder, state, tree, weights, scalars))
+
+    def finished(self, wait: bool) -> State | None:
+        """The state that has become durable since the last call, once; raises what kept it from that."""
+        if self._writing is None or not (wait or self._writing[1].done()):
+            return None
+        state, writing = self._writing
+        writing.result()
+        self._writing = None
+        return state
+
+    @property
+    def writing(self) -> bool:
+        """Whether one was begun that `finished` has not given back."""
+        return self._writing is not None
+
+    def close(self) -> None:
+        """Let a checkpoint that is being written come to its end."""
+        self._thread.shutdown()
+
+    def _write(self, folder: Path, state: State, tree: Tree, weights: Tree, scalars: dict[str, Any]) -> None:
+        temporary = folders.temporary(folder)
+        states.write(tree, temporary / "trainer", self._group)
+        if not self._ranks.first:
+            return
+        states.check(temporary / "trainer")
         (temporary / "hf").mkdir()
-        publish.save_hf(policy, weights, temporary / "hf", dtype)
-        tokenizer.save_pretrained(temporary / "hf")
-        torch.save({**student, "rng": dice, "companions": companions}, temporary / "trainer.pt")
+        publish.save_hf(self._policy, weights, temporary / "hf", self._dtype)
+        self._tokenizer.save_pretrained(temporary / "hf")
+        torch.save(scalars, temporary / "scalars.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
+        folders.finish(folder)
+        folders.write_text(self.root / "latest", folder.name)
+        log.info("%s is on disk", folder.name)
 
-    folders.write_whole(folder, fill)
-    folders.write_text(root / "latest", folder.name)
-    return folder
+    def restore(self, folder: Path, students: dict[str, Trained], others: Tree) -> None:
+        """Everything `begin` was given, in place, and the random states as far as there were ranks."""
+        tree = _tree(students, others)
+        states.read(tree, folder / "trainer", self._group)
+        scalars = torch.load(folder / "scalars.pt", weights_only=True)
+        for name, trained in students.items():
+            states.put_moments(trained, tree[name]["optimizer"])
+            states.put_scalars(trained, scalars["groups"][name])
+        if self._ranks.rank < len(scalars["rng"]):
+            dice.put(scalars["rng"][self._ranks.rank])
+
+
+def _tree(students: dict[str, Trained], others: Tree) -> Tree:
+    return {name: states.student(trained) for name, trained in students.items()} | others
 
 
 def latest(root: Path) -> Path | None:
@@ -96,44 +146,3 @@ def latest(root: Path) -> Path | None:
 
 def read_state(folder: Path) -> State:
     return State(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
-
-
-def student_state(module: nn.Module, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
-    """Exact parameters and moments of a trained model, whole and on the CPU; every rank calls it, rank 0 gets them."""
-    exact = policies.trainable_state(module, keep=ranks.first)
-    return {"parameters": exact, "optimizer": get_optimizer_state_dict(module, optimizer, options=WHOLE)}
-
-
-def load_student(module: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    policies.load_trainable(module, saved["parameters"])
-    set_optimizer_state_dict(module, optimizer, optim_state_dict=saved["optimizer"], options=WHOLE)
-
-
-def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, ranks: Ranks) -> dict[str, Any]:
-    """Parameters, moments and random states of `folder`, the last as far as it had ranks; the companions' states."""
-    saved: dict[str, Any] = torch.load(folder / "trainer.pt", map_location="cpu", weights_only=True)
-    load_student(policy, optimizer, saved)
-    if ranks.rank < len(saved["rng"]):
-        _set_rng(saved["rng"][ranks.rank])
-    companions: dict[str, Any] = saved["companions"]
-    return companions
-
-
-def _rng() -> dict[str, Any]:
-    name, keys, *rest = np.random.get_state()
-    states: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": (name, np.asarray(keys).tolist(), *rest),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def _set_rng(states: dict[str, Any]) -> None:
-    random.setstate(states["python"])
-    np.random.set_state(states["numpy"])
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])

@@ -11,25 +11,49 @@ TEMPORARY = ".tmp"
 
 def write_whole(path: Path, fill: Callable[[Path], None]) -> None:
     """Call `fill(temporary folder)`, sync all files in it, and rename it to `path`, replacing what was there."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    fill(temporary)
-    for item in temporary.rglob("*"):
+    fill(begin(path))
+    finish(path)
+
+
+def temporary(path: Path) -> Path:
+    """Where `path` is filled until it is whole."""
+    return path.with_name(path.name + TEMPORARY)
+
+
+def begin(path: Path) -> Path:
+    """The empty temporary folder of `path`."""
+    folder = temporary(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def finish(path: Path) -> None:
+    """Sync everything in the temporary folder of `path` and give it its name, replacing what was there."""
+    folder = temporary(path)
+    for item in folder.rglob("*"):
         sync(item)
-    sync(temporary)
+    sync(folder)
     if path.exists():
         shutil.rmtree(path)
-    temporary.rename(path)
+    folder.rename(path)
     sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder so that half of it is never found under its name."""
+    folder = temporary(path)
+    shutil.rmtree(folder, ignore_errors=True)
+    path.rename(folder)
+    shutil.rmtree(folder)
 
 
 def write_text(path: Path, text: str) -> None:
     """A small file, atomically and durably."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    temporary.write_text(text, encoding="utf-8")
-    sync(temporary)
-    temporary.replace(path)
+    file = temporary(path)
+    file.write_text(text, encoding="utf-8")
+    sync(file)
+    file.replace(path)
     sync(path.parent)
 
 
@@ -44,12 +68,16 @@ def sync(path: Path) -> None:
 
 def prune(folder: Path, prefix: str, keep: int, spare: str = "") -> list[str]:
     """Delete all but the `keep` highest-numbered `PREFIX<number>` folders, never `spare`; names of the deleted."""
-    numbered = [p for p in folder.glob(f"{prefix}*") if p.is_dir() and p.name.removeprefix(prefix).isdigit()]
-    numbered.sort(key=lambda p: int(p.name.removeprefix(prefix)))
-    gone = [p for p in numbered[:-keep] if p.name != spare]
+    gone = [p for p in numbered(folder, prefix)[:-keep] if p.name != spare]
     for path in gone:
-        shutil.rmtree(path)
+        remove(path)
     return [path.name for path in gone]
+
+
+def numbered(folder: Path, prefix: str) -> list[Path]:
+    """The folders `PREFIX<number>`, by number."""
+    found = [p for p in folder.glob(f"{prefix}*") if p.is_dir() and p.name.removeprefix(prefix).isdigit()]
+    return sorted(found, key=lambda p: int(p.name.removeprefix(prefix)))
 
 
 def sha256(path: Path) -> str:

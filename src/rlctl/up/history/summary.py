@@ -33,6 +33,7 @@ def summarize(run_dir: Path) -> Json:
         "rewards": rewards(last_row(metrics / "reward.jsonl")),
         "tokens": {"trained": sum(int(row.get("tokens", 0)) for row in once_per_step(train))},
         "checkpoint": checkpoint(run_dir),
+        "best": best(run_dir),
         "phases": phases(run_dir),
     }
 
@@ -102,6 +103,16 @@ def checkpoint(run_dir: Path) -> str | None:
     numbered = [path for path in (run_dir / "checkpoints").glob("step_*") if path.name[5:].isdigit()]
     newest = max(numbered, key=lambda path: int(path.name[5:]), default=None)
     return str(newest.absolute()) if newest else None
+
+
+def best(run_dir: Path) -> Json | None:
+    """{"checkpoint": path, "step", "metric", "value"} of the best checkpoint by `ckpt.best_metric`."""
+    path = run_dir / "checkpoints" / "best.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    folder = path.parent / found["checkpoint"]
+    return {**found, "checkpoint": str(folder.absolute()), "step": int(folder.name.rpartition("_")[2])}
 
 
 def phases(run_dir: Path) -> dict[str, Json]:

@@ -19,25 +19,54 @@ def draw(run_dir: Path, evals: list[Row], title: str, path: Path) -> Path | None
     rows = [steps[step] for step in sorted(steps)]
     if not evals and not rows:
         return None
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure = Figure(figsize=(8.0, 6.0 if rows else 4.2), dpi=150, layout="constrained")
+    figure = _figure(6.0 if rows else 4.2, title)
     if rows:
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
         _reward(lower, rows)
     else:
         upper = lower = figure.subplots()
     _success(upper, evals, [row for row in rows if row.get("success") is not None])
+    return _save(figure, path)
+
+
+def compare(series: dict[str, list[list[Row]]], title: str, path: Path) -> Path:
+    """One curve per name: the mean over its runs with the standard error of that mean; the runs pale behind it.
+
+    `series`: name -> the evaluations of each of its runs.
+    """
+    figure = _figure(4.6, title)
+    axes = figure.subplots()
+    for (name, runs), colour in zip(series.items(), COLOURS * len(series), strict=False):
+        for run in runs:
+            axes.plot([r["step"] for r in run], [r["success_rate"] for r in run], color=colour, alpha=0.25, linewidth=1)
+        steps = sorted({row["step"] for run in runs for row in run})
+        rows = [[row for run in runs for row in run if row["step"] == step] for step in steps]
+        means = [sum(row["success_rate"] for row in part) / len(part) for part in rows]
+        errors = [sum(row["success_se"] ** 2 for row in part) ** 0.5 / len(part) for part in rows]
+        label = f"{name} ({len(runs)} run{'s' * (len(runs) > 1)})"
+        axes.errorbar(steps, means, yerr=errors, color=colour, marker="o", markersize=4.5, capsize=3, label=label)
+    _rates(axes, [row for runs in series.values() for run in runs for row in run])
+    return _save(figure, path)
+
+
+def _figure(height: float, title: str) -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, height), dpi=150, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    lower.set_xlabel("training step")
-    for axes in {upper, lower}:
+    return figure
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.axes[-1].set_xlabel("training step")
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#e5e7eb", linewidth=0.8)
         axes.set_axisbelow(True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
 
@@ -66,6 +95,11 @@ def _success(axes: Any, evals: list[Row], rows: list[Row]) -> None:
             capsize=3,
             label=f"{label} (greedy)" if greedy else f"{label} (temperature {points[0]['temperature']:g})",
         )
+    _rates(axes, evals)
+
+
+def _rates(axes: Any, evals: list[Row]) -> None:
+    """The axis of success rates, with floor, ceiling and legend."""
     _limits(axes, evals)
     axes.set_ylabel("success rate (± standard error)")
     axes.set_ylim(-0.02, 1.06)
