@@ -4,6 +4,8 @@ call.task {"data", "row"} --> row --> environment.run_rollout --OpenAI client-->
                                            '--> reward, metrics --> Facts
 """
 
+from typing import Any
+
 from rlctl.agents.call import Call
 from rlctl.agents.client import Client
 from rlctl.config import worlds
@@ -12,8 +14,6 @@ from rlctl.envs.verified import load, rows
 from rlctl.errors import RlctlError
 from rlctl.wire.samples import Facts
 
-KEY = "OPENAI_API_KEY"
-
 
 class Verifier:
     """Plays one environment (for rlctl.agents.flow, which guards it)."""
@@ -21,18 +21,19 @@ class Verifier:
     def __init__(self, env: Env) -> None:
         self._enough = worlds.Verifiers.model_validate(env.options).success_reward
         self._environment = load(env)
+        self._http: Any = None
+        """Connections of all episodes (a client of its own for each would cost more than the episode)."""
 
     async def play(self, client: Client, call: Call) -> Facts:
         """RlctlError when the environment says that its rollout failed."""
-        from verifiers import ClientConfig
-        from verifiers.clients import resolve_client
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+        from verifiers.clients import OpenAIChatCompletionsClient
 
+        self._http = self._http or DefaultAsyncHttpxClient()
         row = rows(self._environment, call.task["data"])[int(call.task["row"])]
-        theirs = resolve_client(ClientConfig(api_base_url=call.base_url, api_key_var=KEY))
-        try:
-            output = await self._environment.run_rollout(row, theirs, "policy", dict(call.sampling))
-        finally:
-            await theirs.close()
+        model = AsyncOpenAI(base_url=call.base_url, api_key="none-needed", http_client=self._http)
+        sampling = dict(call.sampling)
+        output = await self._environment.run_rollout(row, OpenAIChatCompletionsClient(model), "policy", sampling)
         if output.get("error"):
             raise RlctlError(f"the environment failed: {output['error']}")
         answers = [message["content"] for message in output["completion"] if message["role"] == "assistant"]
@@ -45,3 +46,7 @@ class Verifier:
             truncated=bool(output.get("is_truncated")),
             extra={name: float(value) for name, value in (output.get("metrics") or {}).items()},
         )
+
+    async def close(self) -> None:
+        if self._http:
+            await self._http.aclose()
