@@ -26,9 +26,8 @@ def test_an_environment_of_another_package_is_trained(
     summary = json.loads(out)
     samples = summary["samples"]
     assert (summary["steps"], samples["failed"]) == (4, 0)
-    # an untrained model may never find a textarena answer: then no group has a signal, but the trainer saw them all
     assert samples["trained"] + samples["zero_variance"] >= 4 * 4 * 8
-    assert samples["trained"] > 0 or name == "textarena"
+    assert samples["trained"] > 0, "an untrained model wins nothing, but its groups must differ in something"
     assert [row["episodes"] for row in summary["eval"]] == [4, 4]
     assert len(rows(run_dir, "train")) == 4
     assert left_running(run_dir) == []
