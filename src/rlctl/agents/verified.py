@@ -14,6 +14,9 @@ from rlctl.envs.verified import load, rows
 from rlctl.errors import RlctlError
 from rlctl.wire.samples import Facts
 
+EMPTY = "EmptyModelResponseError"
+"""What verifiers calls an answer without a token: the model's doing, so an episode like others, worth nothing."""
+
 
 class Verifier:
     """Plays one environment (for rlctl.agents.flow, which guards it)."""
@@ -34,14 +37,17 @@ class Verifier:
         model = AsyncOpenAI(base_url=call.base_url, api_key="none-needed", http_client=self._http)
         sampling = dict(call.sampling)
         output = await self._environment.run_rollout(row, OpenAIChatCompletionsClient(model), "policy", sampling)
-        if output.get("error"):
-            raise RlctlError(f"the environment failed: {output['error']}")
-        answers = [message["content"] for message in output["completion"] if message["role"] == "assistant"]
+        error = output.get("error")
+        if error and error["error"] != EMPTY:
+            raise RlctlError(f"the environment failed: {error}")
+        talk = output.get("completion") or []
+        answers = [str(message.get("content") or "") for message in talk if message["role"] == "assistant"]
         call.episode.feed("\n".join(answers))
         reward = float(output["reward"])
         return Facts(
             env_reward=reward,
             success=reward >= self._enough,
+            format_errors=int(bool(error)),
             actions=len(answers),
             truncated=bool(output.get("is_truncated")),
             extra={name: float(value) for name, value in (output.get("metrics") or {}).items()},
