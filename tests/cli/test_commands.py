@@ -82,7 +82,7 @@ def test_explain_tells_meaning_value_and_place(tmp_path: Path) -> None:
 
 def test_diff_schema_and_show(tmp_path: Path) -> None:
     rows = json.loads(rlctl("config", "diff", "frozenlake-cpu", "sokoban-cpu", "--json", cwd=tmp_path).stdout)
-    assert {"key": "model.max_context", "first": 512, "second": 768} in rows
+    assert {"key": "env.0.max_turns", "first": 10, "second": 4} in rows
     assert "run.seed" not in {row["key"] for row in rows}
     schema = json.loads(rlctl("config", "schema", cwd=tmp_path).stdout)
     assert "watchdog_s" in json.dumps(schema)

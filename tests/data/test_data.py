@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rlctl.data.formats import shaped
 from rlctl.data.rows import Source, context, trajectory
 from rlctl.errors import RlctlError
 from rlctl.pool.ended import EndedLog
 from rlctl.train.data.source import read_batches
-from rlctl.wire.arrays import pack_floats, pack_ids
+from rlctl.wire.arrays import pack_floats
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import Feedback, Noted
 from rlctl.wire.samples import (
@@ -23,19 +22,18 @@ from rlctl.wire.samples import (
     Trajectory,
 )
 from tests.cli.running import rlctl
-
-WORDS = {"<eos>": 0, "go": 1, "left": 2, "right": 3, "up": 4, "down": 5}
+from tests.data.finished import finished_run, ids
 
 
 def step(uid: str, index: int, prompt: str, response: str, version: int) -> Step:
-    ids = [WORDS[word] for word in response.split()]
+    count = len(response.split())
     return Step(
         trajectory_uid=uid,
         step_index=index,
-        prompt_ids=pack_ids([WORDS[word] for word in prompt.split()]),
-        response_ids=pack_ids(ids),
-        logprobs=pack_floats([-0.25] * len(ids)),
-        versions=[(version, len(ids))],
+        prompt_ids=ids(prompt),
+        response_ids=ids(response),
+        logprobs=pack_floats([-0.25] * count),
+        versions=[(version, count)],
         parent=index - 1,
     )
 
@@ -65,17 +63,7 @@ ENDED = [
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    log = EndedLog(folder / "trajectories", 1 << 20)
-    log.write(ENDED)
-    log.close()
-    (folder / "resolved.toml").write_text('[model]\ninit = "tiny"\n')
-    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="go"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(["<eos>"])
-    (folder / "model").mkdir()
-    tokenizer.save(str(folder / "model" / "tokenizer.json"))
-    return folder
+    return finished_run(tmp_path / "run", ENDED)
 
 
 def data(*arguments: str | Path, cwd: Path) -> dict[str, Any]:

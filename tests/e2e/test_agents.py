@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.running import SMALL, finish, start
+from tests.e2e.running import SMALL, finish, rows, start
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,6 +35,8 @@ def test_a_run_goes_through_with_it_and_leaves_pictures_and_a_page(
     summary = json.loads((run_dir / "summary.json").read_text())
     samples = summary["samples"]
     assert summary["steps"] == 3 and samples["failed"] == 0
+    forks = set(rows(run_dir, "gateway")[-1]["forks"])
+    assert forks == ({"cut_history"} if "context" in setting else set())
     # an untrained model rarely reaches a goal: most groups have no signal, but the trainer has seen them all
     assert samples["trained"] + samples["zero_variance"] >= 3 * 4 * 4
     episodes = [json.loads(path.read_text()) for path in (run_dir / "pictures").glob("*/*/*/episode.json")]

@@ -1,6 +1,7 @@
 """Environments of other packages, skipped where those are not installed."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,30 @@ def test_what_has_no_optimal_player_has_no_demonstrations(tmp_path):
     pytest.importorskip("gymnasium")
     with pytest.raises(ConfigError, match="'gymnasium' has no optimal player"):
         generate(Order(Env(name="gymnasium", id="Taxi-v4"), 1, 0, 0), tmp_path)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_rows_of_a_verifiers_environment_are_instances_and_never_meet(monkeypatch):
+    pytest.importorskip("verifiers")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    env = Env(name="verifiers", id="backwards", arguments={"words": 60}, max_turns=1)
+    made = family(env)
+    train, val = ([one.key for one in made.distinct(split, 3)] for split in ("train", "val"))
+    assert len(train) + len(val) == len(set(train + val)) > 50 and val
+    instance = next(made.distinct("val", 3))
+    assert made.episode(instance, 0).messages == [{"role": "user", "content": instance.key}]
+    task = made.task(instance)
+    assert made.environment.get_dataset()[int(task["row"])]["answer"] == instance.key[::-1]
+
+
+def test_verifiers_environments_that_cannot_be_had_or_played_are_errors(monkeypatch):
+    with pytest.raises(ValueError, match="plays its episodes itself"):
+        Env(name="verifiers", id="backwards", command=["true"])
+    pytest.importorskip("verifiers")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with pytest.raises(ConfigError, match="no_such_environment"):
+        family(Env(name="verifiers", id="no_such_environment"))
+    with pytest.raises(ConfigError, match=r"backwards.*wrods"):
+        family(Env(name="verifiers", id="backwards", arguments={"wrods": 1}))

@@ -203,6 +203,26 @@ def test_rooms_longer_than_max_plan_are_skipped_with_the_reason():
     assert max(one.shortest for one in found if isinstance(one, Instance)) == 4
 
 
+def test_rooms_shorter_than_min_plan_are_skipped_with_the_reason_and_own_ones_not_made():
+    reference = family(Env(name="sokoban", rooms="ragen", min_plan=4))
+    found = [reference.instance(seed) for seed in range(100_000, 100_020)]
+    assert {skip.reason for skip in found if isinstance(skip, Skip)} == {"too_short"}
+    assert min(one.shortest for one in found if isinstance(one, Instance)) == 4
+    own = family(Env(name="sokoban", min_plan=4, search_depth=6))
+    lengths = [own.instance(seed).shortest for seed in range(60)]
+    assert set(lengths) == {4, 5, 6}
+
+
+@pytest.mark.parametrize(
+    ("settings", "longest"),
+    [({"search_depth": 5}, 5), ({"max_plan": 4}, 4), ({"rooms": "ragen", "search_depth": 5, "max_plan": 7}, 7)],
+)
+def test_a_shortest_plan_above_the_longest_one_is_an_error(settings, longest):
+    family(Env(name="sokoban", min_plan=longest, **settings))
+    with pytest.raises(ValueError, match=f"min_plan = {longest + 1} is above the longest plan, {longest} "):
+        Env(name="sokoban", min_plan=longest + 1, **settings)
+
+
 @pytest.mark.parametrize(("rows", "cols", "boxes"), [(5, 5, 1), (6, 6, 1), (7, 9, 2), (10, 10, 3)])
 def test_own_rooms_are_walled_connected_and_end_within_the_depth(rows, cols, boxes):
     made = family(Env(name="sokoban", rows=rows, cols=cols, boxes=boxes, search_depth=12))

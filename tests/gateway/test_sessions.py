@@ -99,6 +99,25 @@ def test_going_back_to_an_earlier_turn_drops_an_answer_and_forks() -> None:
     assert (prompt.parent, prompt.fork) == (first, "rewritten_history")
 
 
+def test_leaving_the_first_turns_out_forks_as_cut_history_changing_what_remains_does_not() -> None:
+    talk = Talk()
+    talk.ask(user("a"), reply="one")
+    talk.ask(user("a"), said("one"), user("b"), reply="two")
+    talk.ask(user("a"), said("one"), user("b"), said("two"), user("c"), reply="three")
+    window = (user("left out; b"), said("two"), user("c"), said("three"), user("d"))
+    prompt = talk.place(*window)
+    assert (prompt.parent, prompt.fork) == (None, "cut_history")
+    four = talk.answer(prompt, "four")
+    # the window slides on: every time another beginning
+    assert talk.place(user("left out; c"), said("three"), user("d"), said("four"), user("e")).fork == "cut_history"
+    # as long as it stands still, it is extended
+    assert talk.place(*window, said("four"), user("e")).parent is four
+    # other answers than ours, or nothing left out: the rules before the first turn changed
+    assert talk.place(user("left out; c"), said("THREE"), user("d")).fork == "rewritten_history"
+    assert talk.place(user("left out; b"), said("two"), user("c"), said("THREE"), user("d")).fork == "rewritten_history"
+    assert talk.place(user("other rules; a"), said("one"), user("b")).fork == "rewritten_history"
+
+
 def test_calls_at_the_same_time_on_one_prefix_fork_as_parallel() -> None:
     talk = Talk()
     first = talk.ask(user("a"), reply="one")

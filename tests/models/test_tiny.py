@@ -53,6 +53,14 @@ def test_the_model_has_the_shape_asked_for_and_stops_at_the_end_of_a_turn(folder
     assert model.config.vocab_size == len(tokenizer)
 
 
+@pytest.mark.parametrize("init_std", [0.02, 0.125])
+def test_the_first_weights_have_the_deviation_asked_for(tmp_path: Path, init_std: float) -> None:
+    build_tiny(tmp_path / "m", Tiny(init_std=init_std), max_context=64, seed=3)
+    model = load_policy(str(tmp_path / "m"))
+    for weight in (model.model.embed_tokens.weight, model.model.layers[2].mlp.up_proj.weight):
+        assert weight.std().item() == pytest.approx(init_std, rel=0.03)
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_every_word_of_the_vocabulary_is_one_token(folder: Path, word: str) -> None:
     assert len(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(word).ids) == 1

@@ -7,22 +7,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rlctl.errors import ConfigError
-from rlctl.pool.ended import EndedLog
 from rlctl.sftgen.harvest import Wish, harvest
 from rlctl.train.data.demonstrations import Recorded, Writing, read, samples_of
 from rlctl.train.data.samples import build
-from rlctl.wire.arrays import pack_floats, pack_ids
+from rlctl.wire.arrays import pack_floats
 from rlctl.wire.samples import Ended, Facts, Step, Trajectory
 from tests.cli.running import rlctl
-
-WORDS = {word: number for number, word in enumerate(("<eos>", "go", "left", "right", "up", "down"))}
-
-
-def ids(text: str) -> bytes:
-    return pack_ids([WORDS[word] for word in text.split()])
+from tests.data.finished import finished_run, ids
 
 
 def ended(number: int, group: int, turns: list[tuple[str, str]], reward: float | None, **more: Any) -> Ended:
@@ -61,16 +54,7 @@ ENDED = [
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    log = EndedLog(folder / "trajectories", 1 << 20)
-    log.write(ENDED)
-    log.close()
-    (folder / "resolved.toml").write_text('[model]\ninit = "tiny"\n')
-    tokenizer = Tokenizer(models.WordLevel(WORDS, unk_token="go"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    (folder / "model").mkdir()
-    tokenizer.save(str(folder / "model" / "tokenizer.json"))
-    return folder
+    return finished_run(tmp_path / "run", ENDED)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

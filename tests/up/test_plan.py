@@ -35,6 +35,8 @@ def test_the_order_is_that_of_readiness() -> None:
     assert list(specs) == ["prepare", "pool", "engine-0", "engine-1", "gateway", "reward", "rollout", "sft", "train"]
     for i, spec in enumerate(specs.values()):
         assert set(spec.needs) <= set(list(specs)[:i])
+    # both read the tokenizer that `prepare` makes
+    assert all("prepare" in specs[name].needs for name in ("gateway", "reward"))
     assert [name for name, spec in specs.items() if spec.ends_run] == ["train"]
 
 

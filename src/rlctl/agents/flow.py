@@ -23,19 +23,24 @@ from rlctl.errors import ConfigError
 from rlctl.wire.samples import Facts
 
 
-class Flow:
-    """Guards a class of the user's: its mistakes are facts about an episode."""
+def made(env: Env) -> Any:
+    """The agent of `env.agent`; ConfigError where it cannot be had."""
+    module, _, name = env.agent.partition(":")
+    try:
+        agent: Any = getattr(importlib.import_module(module), name)(env)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"agent {env.agent!r} cannot be imported: {error}") from error
+    if not asyncio.iscoroutinefunction(getattr(agent, "play", None)):
+        raise ConfigError(f"agent {env.agent!r} lacks `async def play(self, client, call)` (see rlctl.agents.flow)")
+    return agent
 
-    def __init__(self, env: Env) -> None:
-        module, _, name = env.agent.partition(":")
-        try:
-            made: Any = getattr(importlib.import_module(module), name)(env)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"agent {env.agent!r} cannot be imported: {error}") from error
-        if not asyncio.iscoroutinefunction(getattr(made, "play", None)):
-            raise ConfigError(f"agent {env.agent!r} lacks `async def play(self, client, call)` (see rlctl.agents.flow)")
-        self._agent = made
-        self._name = env.agent
+
+class Flow:
+    """Guards somebody else's agent: its mistakes are facts about an episode."""
+
+    def __init__(self, agent: Any, name: str) -> None:
+        self._agent = agent
+        self._name = name
 
     async def play(self, client: Client, call: Call) -> Facts:
         return await report(client, call, await self._facts(client, call))

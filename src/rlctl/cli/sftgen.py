@@ -88,7 +88,7 @@ def _generate(order: "Order", out: Path, workers: int, overwrite: bool) -> dict[
 
 
 def _tell(summary: dict[str, Any], out: Path) -> None:
-    counts = ("duplicates", "unsolvable", "too_deep", "too_large", "no_instance")
+    counts = ("duplicates", "unsolvable", "too_deep", "too_large", "too_short", "no_instance")
     skipped = ", ".join(f"{summary[name]} {name.replace('_', ' ')}" for name in counts if summary[name])
     sys.stdout.write(
         f"{summary['train']} training and {summary['test']} test instances in {out} "

@@ -15,6 +15,9 @@ class Tiny(Section):
     heads: Positive = 2
     """hidden_size / heads is the head width; vLLM on CPU needs 32 or more."""
     mlp: Positive = 192
+    init_std: float = Field(default=0.02, gt=0)
+    """Standard deviation of the first weights. 0.02 is small for a narrow model: attention begins almost uniform, and
+    the warm start stays long on a plateau; 1 / sqrt(hidden_size) leaves it sooner."""
 
 
 class Model(Section):

@@ -234,6 +234,8 @@ class Env(Section):
         chosen = [name for name in ("command", "agent", "tools") if getattr(self, name)]
         if len(chosen) > 1:
             raise ValueError(f"{' and '.join(chosen)}: one of them plays the episodes, not both")
+        if self.name == "verifiers" and (chosen or self.context != "full"):
+            raise ValueError("a verifiers environment plays its episodes itself: no command, agent, tools or context")
         if chosen and self.context != "full":
             raise ValueError(f"context = {self.context!r} is for the built-in agent without tools, not for {chosen[0]}")
         if self.agent and ":" not in self.agent:

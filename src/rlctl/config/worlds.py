@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlctl.config.base import Fraction, Positive, Section
 
@@ -34,12 +34,22 @@ class Sokoban(Section):
     """own: fast generator; ragen: board for board as RAGEN of 2025-03 and later; ragen_v1: as RAGEN of 2025-02."""
     max_plan: int = Field(default=100, gt=0)
     """Rooms whose solution is longer are skipped."""
+    min_plan: Positive = 1
+    """Rooms whose solution is shorter are skipped (own: not made): random play solves most rooms of one
+    or two moves and few longer ones."""
     levels: str = ""
     """File or folder of levels in text (XSB, SOK, Boxoban's), played instead of generated rooms; size and number of
     boxes are then theirs. The seed of a level is its number, from 0."""
     solver: Literal["auto", "bfs", "astar"] = "auto"
     """Of rooms not generated backward (own): bfs: shortest plans, but only for rooms with few situations; astar: plans
     of large rooms with many boxes, not always the shortest; auto: astar where bfs finds too many situations."""
+
+    @model_validator(mode="after")
+    def _plans(self) -> "Sokoban":
+        most = min(self.max_plan, self.search_depth) if self.rooms == "own" and not self.levels else self.max_plan
+        if self.min_plan > most:
+            raise ValueError(f"min_plan = {self.min_plan} is above the longest plan, {most} (max_plan, search_depth)")
+        return self
 
 
 class Countdown(Section):
@@ -118,6 +128,17 @@ class TextArena(Section):
     """Least reward of the game that counts as success."""
 
 
+class Verifiers(Section):
+    """An environment of the package verifiers (0.1)."""
+
+    id: str
+    """What its load_environment takes: the name of an installed environment, or of any module with that function."""
+    arguments: dict[str, Any] = {}
+    """Keyword arguments of load_environment."""
+    success_reward: float = 1.0
+    """Least reward that counts as success."""
+
+
 class Gymnasium(Section):
     """A gymnasium environment with discrete actions."""
 
@@ -146,6 +167,7 @@ WORLDS: dict[str, type[Section]] = {
     "command": Errands,
     "reasoning_gym": ReasoningGym,
     "textarena": TextArena,
+    "verifiers": Verifiers,
     "gymnasium": Gymnasium,
     "questions": Questions,
     "gsm8k": Gsm8k,

@@ -19,7 +19,7 @@ from rlctl.config.serving import Env
 from rlctl.wire.samples import Facts
 
 Message = dict[str, str]
-Reason = Literal["no_instance", "unsolvable", "too_deep", "too_large"]
+Reason = Literal["no_instance", "unsolvable", "too_deep", "too_large", "too_short"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ MAX_EXPANDED = 2_000
 """With several boxes the layers end here, so a room costs milliseconds; its plan is still the shortest."""
 
 
-def cave_room(geometry: Geometry, boxes: int, depth: int, seed: int) -> tuple[Room, tuple[int, ...]] | None:
-    """The room of `seed` and its shortest plan of 1 to `depth` moves; None if TRIES caves were too small."""
+def cave_room(
+    geometry: Geometry, boxes: int, depth: int, seed: int, least: int = 1
+) -> tuple[Room, tuple[int, ...]] | None:
+    """The room of `seed` and its shortest plan of `least` to `depth` moves; None if TRIES caves were too small."""
     rng = random.Random(seed)
     for _ in range(TRIES):
         floor = cave(geometry, rng)
@@ -26,15 +28,15 @@ def cave_room(geometry: Geometry, boxes: int, depth: int, seed: int) -> tuple[Ro
             continue
         targets = sum(1 << cell for cell in rng.sample(cells, boxes))
         search = backward(geometry, floor, targets)
-        length = 1 + rng.randrange(depth)
+        length = least + rng.randrange(depth - least + 1)
         while len(search.layers) <= length and search.grow():
             if isinstance(search, ManyBoxes) and search.expanded > MAX_EXPANDED:
                 break
         longest = len(search.layers) - 1
-        if not longest:
+        if longest < least:
             continue
         if length > longest:
-            length = 1 + rng.randrange(longest)
+            length = least + rng.randrange(longest - least + 1)
         standing, player = search.pick(length, rng.randrange(search.count(length)))
         plan = descend(geometry, search, length, standing, player)
         return Room(geometry, floor, targets, standing, player), plan

@@ -19,6 +19,7 @@ from rlctl.envs.reasoning import Reasoning
 from rlctl.envs.seeded import Seeded
 from rlctl.envs.sokoban import Sokoban
 from rlctl.envs.splits import too_few
+from rlctl.envs.verified import Verified
 from rlctl.errors import ConfigError
 
 NEEDED = ("splits", "distinct", "episode", "task", "floor", "ceiling")
@@ -35,6 +36,7 @@ def families() -> dict[str, Callable[[Env], Family]]:
         "command": Errands,
         "reasoning_gym": Reasoning,
         "textarena": Arena,
+        "verifiers": Verified,
         "gymnasium": Gymnasium,
         "questions": Questions,
         "gsm8k": Questions,

@@ -111,7 +111,8 @@ class Sokoban(Boards):
     def instance(self, seed: int) -> Instance | Skip:
         options, source = self.options, ""
         if self._collection is None and options.rooms == "own":
-            made = cave_room(self.geometry, options.boxes, min(options.search_depth, options.max_plan), seed)
+            deepest = min(options.search_depth, options.max_plan)
+            made = cave_room(self.geometry, options.boxes, deepest, seed, options.min_plan)
             return Skip("no_instance") if made is None else _instance(seed, Task(*made))
         if self._collection is not None:
             if not 0 <= seed < len(self._collection.rooms):
@@ -126,6 +127,8 @@ class Sokoban(Boards):
         found, shortest = self.solved(room)
         if found.outcome != "solved":
             return Skip(found.outcome, source)
+        if len(found.plan) < options.min_plan:
+            return Skip("too_short", source)
         return _instance(seed, Task(room, found.plan, shortest), source)
 
     def solved(self, room: Room) -> tuple[Solution, bool]:

@@ -27,6 +27,7 @@ def build_tiny(folder: Path, tiny: Tiny, max_context: int, seed: int) -> None:
         num_key_value_heads=tiny.heads,
         max_position_embeddings=max_context,
         tie_word_embeddings=True,
+        initializer_range=tiny.init_std,
         dtype="float32",
         **ids,
     )

@@ -3,7 +3,7 @@
 from rlctl.envs.splits import Patience
 from rlctl.sftgen.rows import Record
 
-REASONS = ("duplicates", "unsolvable", "too_deep", "too_large", "no_instance", "other_splits", "surplus")
+REASONS = ("duplicates", "unsolvable", "too_deep", "too_large", "too_short", "no_instance", "other_splits", "surplus")
 """Why a seed that was tried is not written: other_splits are boards of RL, surplus those of a full split."""
 
 

@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     parent: int = -1
     """`step_index` whose context this prompt extends exactly, or -1."""
     fork_reason: str = ""
-    """Why a step after the first has no parent at the tip: rewritten_history, template, retry, parallel, ..."""
+    """Why a step after the first has no parent at the tip: cut_history, rewritten_history, template, parallel, ..."""
     finish_reason: str = "stop"
     """stop | length | tool_calls | abort"""
     temperature: float = 1.0

@@ -19,7 +19,8 @@ Where that fails the trajectory forks, with a reason on the step:
 
     template            the template renders known history differently (drops old thinking, refuses it)
     setting             tools or template options have changed, and with them the text
-    rewritten_history   the client changed or dropped an answer of ours
+    cut_history         a context window: the first answers are left out, those that remain are ours
+    rewritten_history   the client changed known history, or went back behind an answer of ours
     new_conversation    nothing in common with known answers: a sub-agent, or a compacted context
     parallel            the same prefix is being sampled more than once
     restart             the first call after a restart of the gateway, which does not know the earlier ones
@@ -133,6 +134,8 @@ class Session:
     resumed: bool = False
     """It has earlier Steps that this gateway does not know: it was restarted since."""
     _answers: dict[int, Node] = field(default_factory=dict)
+    _said: dict[Hashable, int] = field(default_factory=dict)
+    """Digest of every answer as the client got it -> how many answers stood before it (the most there were)."""
     _asked: dict[int, int] = field(default_factory=dict)
     """How often each text is being, or has been, asked for."""
 
@@ -157,7 +160,7 @@ class Session:
             conversation = codec.shield(messages)
             text = render(conversation)
         if any(message["role"] == "assistant" for message in messages[at:]):
-            reason = "rewritten_history"
+            reason = "cut_history" if not at and self._cut(messages) else "rewritten_history"
         text += lead
         new = _after(node, text, codec) if node else codec.encode(text)
         pictures = images.names(conversation)
@@ -190,6 +193,11 @@ class Session:
             if messages[end - 1]["role"] == "assistant" and (node := self._answers.get(keys[end])):
                 return node, end
         return None, 0
+
+    def _cut(self, messages: list[Message]) -> bool:
+        """Whether all answers in it are ours as they were, and answers before the first of them are left out."""
+        before = [self._said.get(_digest(message), -1) for message in messages if message["role"] == "assistant"]
+        return before[0] > 0 and min(before) >= 0
 
     def _placed(self, prompt: Prompt) -> Prompt:
         parent = prompt.parent
@@ -261,10 +269,17 @@ class Session:
             nodes.append(node)
             if message is not None:
                 given = normalised([message])[0]
-                self._answers[hash((prompt.key, _digest(given)))] = node
+                self._known_as(node, prompt.key, given)
                 if given.pop("reasoning_content", None):  # most clients do not send it back
-                    self._answers[hash((prompt.key, _digest(given)))] = node
+                    self._known_as(node, prompt.key, given)
         return nodes
+
+    def _known_as(self, node: Node, key: int, given: Message) -> None:
+        """The answer as the client may send it back."""
+        digest = _digest(given)
+        self._answers[hash((key, digest))] = node
+        before = sum(message["role"] == "assistant" for message in node.messages)
+        self._said[digest] = max(before, self._said.get(digest, 0))
 
     def _finish(self, prompt: Prompt) -> None:
         if prompt.parent:

@@ -88,7 +88,7 @@ class _Builder:
             threads = config.engine.threads
             specs.append(self._process(name, args, needs=first, gpus=self.gpus.engines[i], threads=threads))
         specs.append(self._process("gateway", needs=(*first, *pool, *engines)))
-        specs.append(self._process("reward", needs=pool))
+        specs.append(self._process("reward", needs=(*first, *pool)))
         specs.append(self._process("rollout", needs=(*pool, "gateway")))
         if sft:
             specs.append(self._trainer("sft", self.ports.sft, needs=("reward", "rollout"), ready_when="exit"))
