@@ -52,11 +52,15 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
+    def need_group(self) -> None:
+        """A process group even for one process (sharding and checkpoints want one)."""
+        if not dist.is_initialized():
+            dist.init_process_group(self._backend, rank=0, world_size=1, store=dist.HashStore())
+
     @cached_property
     def mesh(self) -> DeviceMesh:
         """`[replicate, shard, tensor]`: FSDP over the first two, of which `shard` ranks hold one set of weights."""
-        if not dist.is_initialized():
-            dist.init_process_group(self._backend, rank=0, world_size=1, store=dist.HashStore())
+        self.need_group()
         shape = self.layout.averaged // self.layout.shard, self.layout.shard, self.layout.tensor
         return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
 
