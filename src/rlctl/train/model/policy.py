@@ -253,39 +253,6 @@ def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
     return weights
 
 
-def trainable_state(policy: nn.Module, keep: bool) -> dict[str, torch.Tensor]:
-    """Exact values of the trained parameters by name; all ranks must call it, those with `keep` get them."""
-    state = {}
-    for name, parameter in policy.named_parameters():
-        if parameter.requires_grad:
-            full = whole(parameter.detach())
-            if keep:
-                state[name] = full.cpu().clone()
-    return state
-
-
-def load_trainable(policy: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Put `trainable_state` back, whatever the sharding; the model and LoRA shape must be the same."""
-    load_parameters(policy, {name: state[name] for name, p in policy.named_parameters() if p.requires_grad})
-
-
-def load_parameters(module: nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Whole values by name into parameters that may be sharded."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if name in state:
-                parameter.copy_(_like(state[name], parameter))
-
-
-def _like(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    value = value.to(parameter.device, parameter.dtype)
-    if not isinstance(parameter, DTensor):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value, parameter.device_mesh, parameter.placements)
-
-
 def start_path(config: Config) -> str:
     """Where RL starts from: the warm start's model when there is one, else the configured model."""
     warm = config.run_dir / "sft" / "model"
