@@ -276,6 +276,9 @@ def test_a_checkpoint_without_the_shards_of_some_rank_is_refused(
     shard.unlink()
     with pytest.raises(RlctlError, match=f"lacks {shard.name}; run.dir must be on a file system"):
         run(replay(model_dir, tmp_path, recorded, 6))
+    (tmp_path / "checkpoints" / "step_3" / "trainer" / ".metadata").unlink()
+    with pytest.raises(RlctlError, match=r"trainer holds no state of a trainer; begin a new run from the model in hf/"):
+        run(replay(model_dir, tmp_path, recorded, 6))
 
 
 # ---------------------------------------------------------------- kept by count and by value

@@ -56,6 +56,8 @@ def write(tree: Tree, folder: Path, group: dist.ProcessGroup) -> None:
 
 def check(folder: Path) -> None:
     """RlctlError unless every rank's file is there."""
+    if not (folder / ".metadata").exists():
+        raise RlctlError(f"{folder} holds no state of a trainer; begin a new run from the model in hf/ beside it")
     names = {info.relative_path for info in dcp.FileSystemReader(folder).read_metadata().storage_data.values()}
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise RlctlError(
