@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,7 +111,9 @@ class Running:
     def __init__(self, face: Face, application: Application) -> None:
         self.face, self.application, self.engine = face, application, application.state.engine_client
 
-    async def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes, dict[str, str]]:
+    async def request(
+        self, method: str, path: str, body: Any = None, headers: Sequence[tuple[bytes, bytes]] = ()
+    ) -> tuple[int, bytes, dict[str, str]]:
         sent: list[Any] = []
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
 
@@ -121,10 +123,10 @@ class Running:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": method, "path": path, "app": self.application}
+        scope = {"type": "http", "method": method, "path": path, "app": self.application, "headers": headers}
         await self.face(scope, receive, send)
-        headers = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
-        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:]), headers
+        got = {key.decode(): value.decode() for key, value in sent[0]["headers"]}
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:]), got
 
     async def put(self, version: Any, path: Any) -> tuple[int, dict[str, Any]]:
         status, body, _ = await self.request("PUT", "/policy", {"version": version, "path": str(path)})
@@ -170,7 +172,10 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         started.set()
 
     life = asyncio.create_task(face({"type": "lifespan", "app": application}, receive, send))
-    await started.wait()
+    begun = asyncio.create_task(started.wait())
+    await asyncio.wait({life, begun}, return_when=asyncio.FIRST_COMPLETED)
+    if not begun.done():
+        life.result()  # why it has ended
     yield Running(face, application)
     ended.set()
     await life
@@ -322,3 +327,8 @@ def test_the_header_holds_every_token_once(choices: list[list[tuple[int, int]]])
     parts = [part.split(",") if part else [] for part in header(told).split(";")]
     assert [[tuple(map(int, run.split(":"))) for run in part] for part in parts] == choices
     assert tokens(told) == sum(count for runs in choices for _, count in runs)
+
+
+async def test_images_for_a_vllm_that_cannot_be_given_any_are_an_error_not_left_out(running: Running) -> None:
+    status, body, _ = await running.request("POST", "/v1/completions", {"count": 1}, [(b"x-rlctl-images", b"1")])
+    assert status == 501 and b"takes images beside token ids" in body

@@ -45,6 +45,7 @@ class Face:
         self.policy: Policy | None = None
         self.tally = Tally()
         self._presence: asyncio.Task[None] | None = None
+        self._sees_images = False
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -78,7 +79,7 @@ class Face:
         self.policy = Policy(client, self.settings.model)
         await self.policy.start()
         client.generate = track(client.generate)
-        client.renderer.render_cmpl_async = images.shown(client.renderer.render_cmpl_async)
+        self._sees_images = images.attach(client)
         presence = Presence(self.settings, self.policy, self.tally)
         self._presence = asyncio.create_task(presence.run())
         self._presence.add_done_callback(_end_process_on_failure)
@@ -116,6 +117,9 @@ class Face:
     # ------------------------------------------------------------ images
 
     async def _with_images(self, scope: Message, receive: Receive, send: Send) -> None:
+        if not self._sees_images:
+            await _reply(send, 501, _error("this vLLM has no renderer that takes images beside token ids"))
+            return
         try:
             body, taken = await asyncio.to_thread(images.unpacked, await _body(receive), images.decoded)
         except images.BadImages as error:

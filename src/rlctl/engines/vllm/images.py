@@ -56,6 +56,15 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return replaying
 
 
+def attach(client: Any) -> bool:
+    """Let the engine client's renderer see the images of requests; False where it has none of the kind known here."""
+    renderer = getattr(client, "renderer", None)
+    if not hasattr(renderer, "render_cmpl_async"):
+        return False
+    renderer.render_cmpl_async = shown(renderer.render_cmpl_async)
+    return True
+
+
 def shown(render: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """`render_cmpl_async` of vLLM's renderer, giving the one prompt of a request its images."""
 
