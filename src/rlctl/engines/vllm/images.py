@@ -58,7 +58,7 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 
 def attach(client: Any) -> bool:
     """Let the engine client's renderer see the images of requests; False where it has none of the kind known here."""
-    renderer = getattr(client, "renderer", None)
+    renderer: Any = getattr(client, "renderer", None)
     if not hasattr(renderer, "render_cmpl_async"):
         return False
     renderer.render_cmpl_async = shown(renderer.render_cmpl_async)
