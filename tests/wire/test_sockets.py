@@ -131,10 +131,10 @@ async def test_an_error_of_the_handler_itself_ends_the_server() -> None:
 
 
 async def test_the_blocking_client_speaks_the_same_protocol() -> None:
-    answer, task = await serving(Server(delay_s=0.3))
+    answer, task = await serving(Server(delay_s=0.5))
 
     def blocking() -> list[Reply]:
-        ask = AskBlocking(answer.url, retry_s=0.05)
+        ask = AskBlocking(answer.url, retry_s=0.3)  # one repetition, far from the answer
         replies = [ask.ask(Nack(name)) for name in ("a", "b")]
         ask.close()
         return replies
