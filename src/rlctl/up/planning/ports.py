@@ -1,10 +1,17 @@
 """Ports of a run: explicit ones are checked, the others are free ones of this moment."""
 
+import random
 import socket
 from contextlib import ExitStack
 
 from rlctl.config import Config
+from rlctl.errors import ConfigError
 from rlctl.up.planning.plan import Ports
+
+CHOICE = range(20_000, 32_768)
+"""Below the ports that systems give to outgoing connections (Linux from 32768, macOS from 49152): one of those may be
+taken between the choice and the moment at which its process listens."""
+TRIES = 200
 
 
 def in_use(host: str, port: int) -> bool:
@@ -25,10 +32,14 @@ def pick(config: Config) -> Ports:
         def port(wanted: int) -> int:
             if wanted:
                 return wanted
-            probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            probe.bind(("127.0.0.1", 0))
-            number: int = probe.getsockname()[1]
-            return number
+            for number in random.SystemRandom().sample(CHOICE, TRIES):
+                probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+                try:
+                    probe.bind(("127.0.0.1", number))
+                except OSError:
+                    continue
+                return number
+            raise ConfigError(f"{TRIES} ports from {CHOICE.start} to {CHOICE.stop - 1} are in use; set the ports")
 
         return Ports(
             pool=port(config.pool.port),
