@@ -29,7 +29,7 @@ def test_speed_memory_and_utilisation_are_in_the_metrics(model_dir: Path, tmp_pa
     recorded = record(tmp_path / "batches", 1)
     (row,) = run(replay(model_dir, tmp_path / "run", recorded, 1, monitor={"peak_tflops": 0.5}))
     assert row["tflops_per_s"] > 0 and row["mfu"] == pytest.approx(row["tflops_per_s"] / 0.5)
-    assert 50 < row["peak_memory_mb"] <= peak_memory_mb()
+    assert 50 < row["peak_memory_mb"] < peak_memory_mb() + 1  # the kernel counts pages in batches
 
 
 def test_warm_up_as_a_fraction_of_all_steps_yields_to_a_number_of_steps() -> None:
