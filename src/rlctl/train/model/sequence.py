@@ -104,9 +104,9 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' interface: `[B, H, S / P, d]` three times -> `[B, S / P, H, d]`."""
     group = exchange.group
-    query, key, value = (to_heads(x, group) for x in (query, key, value))
+    query, key, value = (regrouped(x, group) for x in (query, key, value))
     out, _ = tree_attention.attention(module, query, key, value, exchange.mask, **rest)
-    return to_columns(out, group), None
+    return regrouped(out, group), None
 
 
 def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
@@ -116,22 +116,17 @@ def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
     return same.tril()[:, None]
 
 
-def to_heads(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """`[B, H, S / P, d]` (all heads of some columns) -> `[B, H / P, S, d]` (all columns of some heads)."""
-    ranks = group.size()
-    batch, heads, share, width = x.shape
-    sent = x.reshape(batch, ranks, heads // ranks, share, width).transpose(0, 1)
-    got = _Swap.apply(sent, group)
-    return got.permute(1, 2, 0, 3, 4).reshape(batch, heads // ranks, ranks * share, width)
+def regrouped(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    """`[B, N, M, d]` -> `[B, N / P, P M, d]`: a share of the N of everybody's M.
 
-
-def to_columns(x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-    """`[B, S, H / P, d]` -> `[B, S / P, H, d]`: back again, in the order that transformers wants."""
+    All heads of some columns `[B, H, S / P, d]` become all columns of some heads `[B, H / P, S, d]`; given these with
+    columns before heads, `[B, S, H / P, d]`, it leads back, to `[B, S / P, H, d]`.
+    """
     ranks = group.size()
-    batch, columns, heads, width = x.shape
-    sent = x.reshape(batch, ranks, columns // ranks, heads, width).transpose(0, 1)
+    batch, cut, joined, width = x.shape
+    sent = x.reshape(batch, ranks, cut // ranks, joined, width).transpose(0, 1)
     got = _Swap.apply(sent, group)
-    return got.permute(1, 2, 0, 3, 4).reshape(batch, columns // ranks, ranks * heads, width)
+    return got.permute(1, 2, 0, 3, 4).reshape(batch, cut // ranks, ranks * joined, width)
 
 
 class _Swap(torch.autograd.Function):
