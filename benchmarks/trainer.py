@@ -99,17 +99,18 @@ def batch(shape: Shape, groups: int, size: int, vocabulary: int) -> list[TrainSa
 def sample(uid: str, pieces: Sequence[tuple[np.ndarray, bool]], advantage: float) -> TrainSample:
     ids = np.concatenate([piece for piece, _ in pieces]).astype(np.int32)
     mask = np.concatenate([np.full(len(piece), sampled) for piece, sampled in pieces])
-    zeros = np.zeros(len(ids), np.float32)
+    places = np.flatnonzero(mask)
+    zeros = np.zeros(len(places), np.float32)
     return TrainSample(
         uid=uid,
         token_ids=ids,
-        loss_mask=mask,
+        places=places,
         logprobs=zeros - 5.0,
         versions=zeros.astype(np.int32),
         temperatures=zeros + 1,
         advantages=zeros + np.float32(advantage),
         turns=zeros.astype(np.int32),
-        siblings_tokens=int(mask.sum()),
+        siblings_tokens=len(places),
     )
 
 
@@ -182,7 +183,7 @@ def theirs(folder: Path, samples: list[TrainSample], micros: int) -> Callable[[]
 
 def padded(part: Sequence[TrainSample], everyone: Sequence[TrainSample]) -> dict[str, Any]:
     """What `_generate_and_score_completions` returns: the completion begins with the first sampled token."""
-    starts = [int(np.flatnonzero(s.loss_mask)[0]) for s in part]
+    starts = [int(s.places[0]) for s in part]
     before = max(starts)
     after = max(len(s) - start for s, start in zip(part, starts, strict=True))
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
@@ -195,7 +196,7 @@ def padded(part: Sequence[TrainSample], everyone: Sequence[TrainSample]) -> dict
         arrays["completion_ids"][row, :rest] = one.token_ids[start:]
         arrays["completion_mask"][row, :rest] = 1
         arrays["tool_mask"][row, :rest] = one.loss_mask[start:]
-        old[row, :rest] = one.logprobs[start:]
+        old[row, one.places - start] = one.logprobs
     return {
         **{name: torch.from_numpy(array) for name, array in arrays.items()},
         "advantages": torch.tensor([float(s.advantages[-1]) for s in part]),

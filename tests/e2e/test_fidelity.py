@@ -31,11 +31,11 @@ def free_port() -> int:
 
 def trained_spans(sample: TrainSample) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
     """(context, response, logprobs) of each run of trainable tokens."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], sample.loss_mask.astype(int), [0]])))
-    ids = sample.token_ids.tolist()
+    runs = np.split(np.arange(sample.trainable), np.flatnonzero(np.diff(sample.places) > 1) + 1)
+    ids, places = sample.token_ids.tolist(), sample.places
     return [
-        (tuple(ids[:start]), tuple(ids[start:end]), tuple(sample.logprobs[start:end].tolist()))
-        for start, end in zip(edges[::2], edges[1::2], strict=True)
+        (tuple(ids[: places[run[0]]]), tuple(ids[i] for i in places[run]), tuple(sample.logprobs[run].tolist()))
+        for run in runs
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlctl.train.data.samples import build
+from rlctl.train.data.samples import TrainSample, build
 from rlctl.wire.frames import read_ended
 from tests.e2e.running import finish, left_running, start
 from tests.engines.vllm_server import find_python
@@ -43,10 +43,9 @@ def check(run_dir: Path, settings: tuple[str, ...]) -> None:
     for _, ended in read_ended(run_dir / "trajectories"):
         for sample in build(ended.trajectory.uid, ended.trajectory.steps) if ended.outcome == "trained" else []:
             own, other = (expected(models, sample, shift) for shift in (0, 1))
-            mask = sample.loss_mask
-            wrong = max(wrong, float(np.abs(own - sample.logprobs)[mask].max(initial=0)))
-            told_apart = max(told_apart, float(np.abs(other - sample.logprobs)[mask].max(initial=0)))
-            tokens += int(mask.sum())
+            wrong = max(wrong, float(np.abs(own - sample.logprobs).max(initial=0)))
+            told_apart = max(told_apart, float(np.abs(other - sample.logprobs).max(initial=0)))
+            tokens += sample.trainable
         crossing += sum(len(step.versions) > 1 for step in ended.trajectory.steps)
     assert tokens >= 1000
     assert wrong <= 1e-4
@@ -55,16 +54,16 @@ def check(run_dir: Path, settings: tuple[str, ...]) -> None:
 
 
 @torch.no_grad()
-def expected(models: dict[int, torch.nn.Module], sample: object, shift: int) -> np.ndarray:
-    """Log-probability of each token of `sample` [T] under the version that sampled it (plus `shift`), full context."""
-    ids = torch.from_numpy(sample.token_ids.astype(np.int64))[None]  # type: ignore[attr-defined]
-    versions = sample.versions  # type: ignore[attr-defined]
-    result = np.zeros(ids.shape[1], np.float32)
+def expected(models: dict[int, torch.nn.Module], sample: TrainSample, shift: int) -> np.ndarray:
+    """Log-probability `[N]` of each trained token under the version that sampled it (plus `shift`), full context."""
+    ids = torch.from_numpy(sample.token_ids.astype(np.int64))[None]
+    versions = sample.versions
+    result = np.zeros(sample.trainable, np.float32)
     for version in {int(v) for v in versions if v >= 0}:
         logits = models[(version + shift) % len(models)](ids).logits[0]
         logprobs = logits[:-1].log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0].numpy()
         at = np.flatnonzero(versions == version)
-        result[at] = logprobs[at - 1]
+        result[at] = logprobs[sample.places[at] - 1]
     return result
 
 

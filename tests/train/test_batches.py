@@ -12,17 +12,17 @@ from rlctl.train.data.samples import TrainSample
 def sample(uid: str, turns: list[tuple[int, int]], siblings_tokens: int = 0, first: int = 0) -> TrainSample:
     """Turns of (prompt, response) lengths; token i of the sample is `first + i`."""
     mask = np.concatenate([np.arange(p + r) >= p for p, r in turns])
-    n = len(mask)
+    n, places = len(mask), np.flatnonzero(mask)
     return TrainSample(
         uid=uid,
         token_ids=np.arange(first, first + n, dtype=np.int32),
-        loss_mask=mask,
-        logprobs=-np.arange(n, dtype=np.float32),
-        versions=np.zeros(n, np.int32),
-        temperatures=np.ones(n, np.float32),
-        advantages=np.full(n, 1.0, np.float32),
-        turns=np.repeat(np.arange(len(turns), dtype=np.int32), [p + r for p, r in turns]),
-        siblings_tokens=siblings_tokens or int(mask.sum()),
+        places=places,
+        logprobs=-places.astype(np.float32),
+        versions=np.zeros(len(places), np.int32),
+        temperatures=np.ones(len(places), np.float32),
+        advantages=np.ones(len(places), np.float32),
+        turns=np.repeat(np.arange(len(turns), dtype=np.int32), [r for _, r in turns]),
+        siblings_tokens=siblings_tokens or len(places),
     )
 
 
@@ -40,7 +40,7 @@ def test_a_grid_holds_every_trainable_token_once_and_the_same_passes_on_every_ra
     assert len({len(minibatch.micros) for minibatch in dealt}) == 1
     micros = [micro for minibatch in dealt for micro in minibatch.micros]
     targets = [int(t) for m in micros for t, w in zip(m.targets, m.weights, strict=True) if w > 0]
-    assert sorted(targets) == sorted(int(t) for s in samples for t in s.token_ids[s.loss_mask])
+    assert sorted(targets) == sorted(int(t) for s in samples for t in s.token_ids[s.places])
     assert {minibatch.divisor for minibatch in dealt} == {float(len(targets))}
     for micro in micros:
         assert micro.area <= budget or len(micro.token_ids) == 1, "over the budget with more than one row"

@@ -1,7 +1,6 @@
 """Activation checkpointing and compilation of the transformer blocks change memory and time, never a number."""
 
 import gc
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -36,7 +36,7 @@ TRAIN: dict[str, dict[str, Any]] = {"": {}, **{name: {"memory": memory} for name
 def batch_for(algo: Algo) -> list[TrainSample]:
     batch = with_columns()
     if algo.old == "interpolate":
-        batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
+        batch = [replace(s, columns={"blend": np.full(s.trainable, 0.5, np.float32)}) for s in batch]
     return batch
 
 

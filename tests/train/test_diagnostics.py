@@ -18,7 +18,7 @@ from .test_batches import sample
 def test_the_mismatch_is_tabled_by_env_turn_and_place_in_the_answer() -> None:
     one = sample("a", [(2, 3), (1, 2)])
     gaps = np.array([0.5, 0.0, 0.0, -1.5, 0.0])
-    rows = mismatch([with_column(one, "proximal", one.logprobs[one.loss_mask] + gaps)])
+    rows = mismatch([with_column(one, "proximal", one.logprobs + gaps)])
     found = {(row["by"], row["value"]): (row["tokens"], row["gap_mean"], row["gap_max"]) for row in rows}
     assert found[("env", "")] == (5, pytest.approx(0.4), pytest.approx(1.5))
     assert found[("turn", 0)] == (3, pytest.approx(0.5 / 3), pytest.approx(0.5))

@@ -1,12 +1,12 @@
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from rlctl.config import Config
@@ -209,7 +209,7 @@ def with_columns() -> list[TrainSample]:
     rng = np.random.default_rng(7)
     done = []
     for sample in samples():
-        near = sample.logprobs + rng.normal(size=len(sample)).astype(np.float32) * 0.1
+        near = sample.logprobs + rng.normal(size=sample.trainable).astype(np.float32) * 0.1
         columns = {"reference": near, "proximal": near, "values": near + 5, "returns": near * 0}
         done.append(replace(sample, columns=columns))
     return done
@@ -242,7 +242,7 @@ def test_every_loss_is_the_same_however_the_batch_is_cut(
     algo = Algo(**EVERY_LOSS[name])
     batch = with_columns()
     if algo.old == "interpolate":
-        batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
+        batch = [replace(s, columns={"blend": np.full(s.trainable, 0.5, np.float32)}) for s in batch]
     config = config_for(model_dir, tmp_path)
     other = load_frozen(str(model_dir), config, Ranks(config))
     with torch.no_grad():
@@ -289,8 +289,8 @@ def test_a_token_that_ends_a_prefix_predicts_one_next_token_per_branch(policy: P
 
 def plain_sample(uid: str, prompt: np.ndarray, answer: np.ndarray) -> TrainSample:
     ids = np.concatenate([prompt, answer]).astype(np.int32)
-    n, zeros = len(ids), np.zeros(len(ids), np.float32)
-    return TrainSample(uid, ids, np.arange(n) >= len(prompt), zeros, zeros.astype(np.int32), zeros + 1, zeros, zeros)
+    places, zeros = np.arange(len(prompt), len(ids)), np.zeros(len(answer), np.float32)
+    return TrainSample(uid, ids, places, zeros, zeros.astype(np.int32), zeros + 1, zeros, zeros.astype(np.int32))
 
 
 @pytest.mark.parametrize(("tree", "forests"), [("auto", True), (True, True), (False, False)])

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,10 +26,10 @@ def test_a_chain_of_turns_is_one_sample() -> None:
     (one,) = build("t", [step(0, -1, [1, 2], [3], version=4), step(1, 0, [5], [6, 7], version=5, warmth=0.5)], 1.5)
     assert one.token_ids.tolist() == [1, 2, 3, 5, 6, 7]
     assert one.loss_mask.tolist() == [False, False, True, False, True, True]
-    assert one.versions[one.loss_mask].tolist() == [4, 5, 5]
-    assert one.temperatures[one.loss_mask].tolist() == [1.0, 0.5, 0.5]
-    assert one.logprobs[one.loss_mask] == pytest.approx([-0.3, -0.6, -0.7])
-    assert one.advantages[one.loss_mask].tolist() == [1.5] * 3
+    assert one.versions.tolist() == [4, 5, 5]
+    assert one.temperatures.tolist() == [1.0, 0.5, 0.5]
+    assert one.logprobs == pytest.approx([-0.3, -0.6, -0.7])
+    assert one.advantages.tolist() == [1.5] * 3
     assert one.siblings_tokens == 3
 
 
@@ -107,17 +106,18 @@ def test_every_response_token_is_trained_once_in_the_context_the_engine_saw(tree
     samples = build("t", [tree.steps[i] for i in tree.order], advantage=1.0)
     seen: dict[int, tuple[TrainSample, int]] = {}
     for one in samples:
-        for place in np.flatnonzero(one.loss_mask):
+        for number, place in enumerate(one.places.tolist()):
             token = int(one.token_ids[place])
             assert token not in seen, "trained twice"
-            seen[token] = (one, int(place))
+            seen[token] = (one, number)
     for index, own in enumerate(tree.steps):
         before = context(tree.steps, index)
         for offset, token in enumerate(unpack_ids(own.response_ids).tolist()):
-            one, place = seen.pop(token)
+            one, number = seen.pop(token)
+            place = one.places[number]
             assert one.token_ids[:place].tolist() == before + unpack_ids(own.response_ids)[:offset].tolist()
-            assert one.logprobs[place] == pytest.approx(-(token % 97) / 10, abs=1e-5)
-            assert one.versions[place] == index
+            assert one.logprobs[number] == pytest.approx(-(token % 97) / 10, abs=1e-5)
+            assert one.versions[number] == index
     assert not seen, "a token that nobody sampled is trained"
 
 

@@ -3,7 +3,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
@@ -35,9 +34,9 @@ def test_demonstrations_have_the_tokens_and_the_boundaries_of_rl(model_dir: Path
     text = tokenizer.apply_chat_template(TALK, tokenize=False)
     assert text.startswith(tokenizer.decode(one.token_ids)), "the pieces together are the template's text"
     answers = [[*tokenizer.encode(m["content"], add_special_tokens=False), tokenizer.eos_token_id] for m in TALK[1::2]]
-    assert one.token_ids[one.loss_mask].tolist() == answers[0] + answers[1]
+    assert one.token_ids[one.places].tolist() == answers[0] + answers[1]
     first_prompt = tokenizer.apply_chat_template(TALK[:1], tokenize=False, add_generation_prompt=True)
-    length = int(np.flatnonzero(one.loss_mask)[0])
+    length = int(one.places[0])
     assert one.token_ids[:length].tolist() == tokenizer.encode(first_prompt, add_special_tokens=False)
 
 
@@ -78,7 +77,7 @@ def test_a_template_that_rewrites_history_forks_and_trains_each_answer_once() ->
     ]
     samples = encode("a", talk, letters(forgetful))
     assert ["".join(map(chr, s.token_ids)) for s in samples] == ["q>a$", "q>A$r>b$"]
-    assert ["".join(map(chr, s.token_ids[s.loss_mask])) for s in samples] == ["a$", "b$"]
+    assert ["".join(map(chr, s.token_ids[s.places])) for s in samples] == ["a$", "b$"]
 
 
 def test_a_template_that_ends_answers_otherwise_is_an_error() -> None:

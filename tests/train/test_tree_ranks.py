@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from rlctl.config.algorithm import Algo
 from rlctl.train.data.batches import grid
@@ -67,7 +67,7 @@ def one_step(
 ) -> tuple[dict[str, float], torch.Tensor]:
     batch = with_columns()
     if algo.old == "interpolate":
-        batch = [replace(s, columns={"blend": np.full(len(s), 0.5, np.float32)}) for s in batch]
+        batch = [replace(s, columns={"blend": np.full(s.trainable, 0.5, np.float32)}) for s in batch]
     layout = ranks.layout
     mine = grid(batch, layout.data, 128, algo.aggregation, length=50, **cut)[layout.data_place(ranks.rank)]
     exact = algo.kl.coef and algo.kl.kind == "full"

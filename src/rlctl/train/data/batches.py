@@ -12,11 +12,13 @@ parameters, 4 optimizer steps): unpacked 0.52 to 0.56 CPU-s, packed 0.64 to 0.73
 cuts between micro-batches are chosen to minimise padding plus a fixed cost per forward pass.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from rlctl.train.data.aggregation import aggregate
 from rlctl.train.data.samples import TrainSample
@@ -101,22 +103,18 @@ def grid(
     of rows; "auto": where they cost less.
     """
     weights, divisor = aggregate(samples, aggregation, length)
-    starts = np.cumsum([0] + [sample.trainable for sample in samples])
-    cells = [
-        _Cell(sample, np.broadcast_to(np.asarray(weight, np.float32), sample.trainable), int(start))
-        for sample, weight, start in zip(samples, weights, starts, strict=False)
-    ]
+    trained = _Trained(samples, weights)
     chunks, cost = _chunks_of_rows(samples, ranks, micro_tokens, row_tokens)
     forests = cut([sample.token_ids for sample in samples], micro_tokens, ranks) if tree else None
     if forests and (
         tree is True or forests.tokens + CALL_TOKENS * len(samples) + PASS_TOKENS * len(forests.runs) < cost
     ):
         groups = _multiple([forests.order[a:b] for a, b in forests.runs], ranks)
-        micros = [_forest([cells[i] for i in group]) for group in groups if group]
+        micros = [trained.forest(group) for group in groups if group]
         micros += [_filler(samples[0], forest=True) for group in groups if not group]
         micros.sort(key=lambda micro: -micro.area)
     else:
-        micros = [_micro([[cells[i] for i in row] for row in chunk]) for chunk in chunks if chunk]
+        micros = [trained.rows(chunk) for chunk in chunks if chunk]
         micros += [_filler(samples[0]) for chunk in chunks if not chunk]
     dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
     for turn in range(0, len(micros), ranks):
@@ -193,80 +191,94 @@ def _multiple(chunks: list[list[int]], ranks: int) -> list[list[int]]:
     return chunks
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A sample in its place."""
+class _Trained:
+    """The trained tokens of all samples, one array per column, from which micro-batches take theirs."""
 
-    sample: TrainSample
-    weights: np.ndarray
-    """float32 `[trainable]`"""
-    start: int
-    """Index of its first trainable token; -1: a filler's."""
+    def __init__(self, samples: Sequence[TrainSample], weights: np.ndarray) -> None:
+        self.samples = samples
+        self.counts = np.array([sample.trainable for sample in samples])
+        self.starts = np.cumsum(self.counts) - self.counts
+        self.names = set.intersection(*(set(sample.columns) for sample in samples))
+        self.places = np.concatenate([sample.places for sample in samples])
+        self.arrays: dict[str, np.ndarray] = {
+            "targets": np.concatenate([s.token_ids[s.places] for s in samples]).astype(np.int64),
+            "behaviour": np.concatenate([s.logprobs for s in samples]),
+            "advantages": np.concatenate([s.advantages for s in samples]),
+            "temperatures": np.concatenate([s.temperatures for s in samples]),
+            "weights": weights,
+        }
+        self.columns = {name: np.concatenate([s.columns[name] for s in samples]) for name in self.names}
 
+    def rows(self, rows: Sequence[Sequence[int]]) -> MicroBatch:
+        """Rows of sample numbers, padded on the right."""
+        width = max(sum(len(self.samples[i]) for i in row) for row in rows)
+        ids, positions = np.zeros((len(rows), width), np.int64), np.empty((len(rows), width), np.int64)
+        positions[:] = np.arange(width)
+        offsets = []
+        for r, row in enumerate(rows):
+            at = 0
+            for i in row:
+                end = at + len(self.samples[i])
+                ids[r, at:end] = self.samples[i].token_ids
+                if at:
+                    positions[r, at:] -= positions[r, at]
+                offsets.append(r * width + at)
+                at = end
+            if len(row) > 1:
+                positions[r, at:] = np.arange(width - at)
+        order = np.array([i for row in rows for i in row])
+        index = self._index(order)
+        sources = self.places[index] + np.repeat(offsets, self.counts[order]) - 1
+        return self._taken(order, index, ids, positions, sources, packed=any(len(row) > 1 for row in rows))
 
-def _micro(rows: Sequence[Sequence[_Cell]]) -> MicroBatch:
-    width = max(sum(len(cell.sample) for cell in row) for row in rows)
-    ids, positions = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
-    placed: list[tuple[_Cell, np.ndarray]] = []
-    for r, row in enumerate(rows):
-        at = 0
-        for cell in row:
-            sample = cell.sample
-            end = at + len(sample)
-            ids[r, at:end] = sample.token_ids
-            positions[r, at:end] = np.arange(len(sample))
-            placed.append((cell, np.arange(r * width + at, r * width + end)))
-            at = end
-        start = len(row[-1].sample) if len(row) == 1 else 0
-        positions[r, at:] = np.arange(start, start + width - at)
-    return _assembled(ids, positions, placed, packed=any(len(row) > 1 for row in rows))
+    def forest(self, numbers: Sequence[int]) -> MicroBatch:
+        """One row in which common prefixes stand once."""
+        made = grow([self.samples[i].token_ids for i in numbers])
+        order = np.array(numbers)
+        sources = np.concatenate(
+            [path[self.samples[i].places - 1] for i, path in zip(numbers, made.places, strict=True)]
+        )
+        ids, positions = made.token_ids[None], made.position_ids[None]
+        return self._taken(
+            order, self._index(order), ids, positions, sources, packed=len(numbers) > 1, nodes=made.nodes
+        )
 
+    def _index(self, order: np.ndarray) -> np.ndarray:
+        """int64 `[N]`: where the trained tokens of the samples `order` lie in the arrays."""
+        counts = self.counts[order]
+        shifts = self.starts[order] - (np.cumsum(counts) - counts)
+        return np.repeat(shifts, counts) + np.arange(int(counts.sum()))
 
-def _forest(cells: Sequence[_Cell]) -> MicroBatch:
-    made = grow([cell.sample.token_ids for cell in cells])
-    placed = list(zip(cells, made.places, strict=True))
-    return _assembled(made.token_ids[None], made.position_ids[None], placed, packed=len(cells) > 1, nodes=made.nodes)
-
-
-def _assembled(
-    ids: np.ndarray, positions: np.ndarray, placed: Sequence[tuple[_Cell, np.ndarray]], **layout: Any
-) -> MicroBatch:
-    """`placed`: samples, each with the flat place of every token of it."""
-    names = set.intersection(*(set(cell.sample.columns) for cell, _ in placed))
-    fields: dict[str, list[np.ndarray]] = {}
-    for number, (cell, places) in enumerate(placed):
-        where = np.flatnonzero(cell.sample.loss_mask)
-        for name, values in _columns(cell, where, number, names).items():
-            fields.setdefault(name, []).append(values)
-        fields.setdefault("sources", []).append(places[where - 1])
-    flat: dict[str, Any] = {name: np.concatenate(values) for name, values in fields.items()}
-    columns = {name: flat.pop(f"column {name}") for name in names}
-    return MicroBatch(ids, positions, **flat, columns=columns, **layout)
-
-
-def _columns(cell: _Cell, where: np.ndarray, number: int, names: set[str]) -> dict[str, np.ndarray]:
-    """What a micro-batch holds of each trainable token of one sample."""
-    sample = cell.sample
-    return {
-        "targets": sample.token_ids[where].astype(np.int64),
-        "behaviour": sample.logprobs[where],
-        "advantages": sample.advantages[where],
-        "temperatures": sample.temperatures[where],
-        "weights": cell.weights,
-        "sequences": np.full(len(where), number, np.int64),
-        "index": np.arange(len(where)) + cell.start if cell.start >= 0 else np.full(len(where), -1, np.int64),
-        **{f"column {name}": sample.columns[name][where] for name in names},
-    }
+    def _taken(
+        self,
+        order: np.ndarray,
+        index: np.ndarray,
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sources: np.ndarray,
+        **layout: Any,
+    ) -> MicroBatch:
+        return MicroBatch(
+            ids,
+            positions,
+            sources,
+            **{name: values[index] for name, values in self.arrays.items()},
+            sequences=np.repeat(np.arange(len(order)), self.counts[order]),
+            index=index,
+            columns={name: values[index] for name, values in self.columns.items()},
+            **layout,
+        )
 
 
 def _filler(sample: TrainSample, forest: bool = False) -> MicroBatch:
     """A micro-batch that costs little and adds exactly nothing, for a rank that has no rows left."""
-    cut = int(np.flatnonzero(sample.loss_mask)[0]) + 1
-    arrays = ("token_ids", "loss_mask", "logprobs", "versions", "temperatures", "advantages", "turns")
+    arrays = ("places", "logprobs", "versions", "temperatures", "advantages", "turns")
     short = replace(
         sample,
-        **{name: getattr(sample, name)[:cut] for name in arrays},
-        columns={name: values[:cut] for name, values in sample.columns.items()},
+        token_ids=sample.token_ids[: int(sample.places[0]) + 1],
+        **{name: getattr(sample, name)[:1] for name in arrays},
+        columns={name: values[:1] for name, values in sample.columns.items()},
     )
-    cell = _Cell(short, np.zeros(1, np.float32), -1)
-    return _forest([cell]) if forest else _micro([[cell]])
+    trained = _Trained([short], np.zeros(1, np.float32))
+    made = trained.forest([0]) if forest else trained.rows([[0]])
+    return dataclasses.replace(made, index=np.full(1, -1))

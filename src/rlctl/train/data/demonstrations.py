@@ -80,16 +80,18 @@ def _sample(uid: str, pieces: Sequence[tuple[list[int], bool]]) -> TrainSample:
 
 
 def _sampled(uid: str, ids: np.ndarray, own: np.ndarray) -> TrainSample:
+    places = np.flatnonzero(own[1:]) + 1  # nothing predicts the first token
+    ones = np.ones(len(places), np.float32)
     return TrainSample(
         uid=uid,
         token_ids=ids,
-        loss_mask=own,
-        logprobs=np.zeros(len(ids), np.float32),
-        versions=np.full(len(ids), NO_VERSION, np.int32),
-        temperatures=np.ones(len(ids), np.float32),
-        advantages=np.ones(len(ids), np.float32),
-        turns=np.zeros(len(ids), np.int32),
-        siblings_tokens=int(own.sum()),
+        places=places,
+        logprobs=np.zeros_like(ones),
+        versions=np.full(len(places), NO_VERSION, np.int32),
+        temperatures=ones,
+        advantages=ones,
+        turns=np.zeros(len(places), np.int32),
+        siblings_tokens=len(places),
     )
 
 

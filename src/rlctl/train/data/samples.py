@@ -10,12 +10,11 @@ The result does not depend on the order in which the steps arrive.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 
+import msgspec
 import numpy as np
 
-from rlctl.wire.arrays import unpack_floats, unpack_ids
+from rlctl.wire.arrays import count, expand_versions, unpack_floats, unpack_ids
 from rlctl.wire.samples import Step
 
 NO_VERSION = -1
@@ -25,57 +24,48 @@ class BadSteps(ValueError):
     """Steps that cannot be trained on; the trajectory counts as failed."""
 
 
-@dataclass(frozen=True)
-class TrainSample:
-    """One token sequence `[T]` with what the loss needs at each position.
-
-    Entries where `loss_mask` is False mean nothing.
-    """
+class TrainSample(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One token sequence `[T]`, and what the loss needs at the N tokens that are trained."""
 
     uid: str
     """Trajectory."""
     token_ids: np.ndarray
     """int32 `[T]`: prompt, response, prompt of the next turn, ..."""
-    loss_mask: np.ndarray
-    """bool `[T]`: True on the tokens the engine sampled and no other sample trains."""
+    places: np.ndarray
+    """int64 `[N]`, rising, above 0: where the tokens stand that the engine sampled and no other sample trains."""
     logprobs: np.ndarray
-    """float32 `[T]`: behaviour log-probability of each token."""
+    """float32 `[N]`: behaviour log-probability."""
     versions: np.ndarray
-    """int32 `[T]`: policy version each token was sampled with."""
+    """int32 `[N]`: policy version that sampled the token."""
     temperatures: np.ndarray
-    """float32 `[T]`: sampling temperature of each token."""
+    """float32 `[N]`: sampling temperature."""
     advantages: np.ndarray
-    """float32 `[T]`."""
+    """float32 `[N]`"""
     turns: np.ndarray
-    """int32 `[T]`: `step_index` of the model call that a token belongs to."""
+    """int32 `[N]`: `step_index` of the model call that sampled the token."""
     siblings_tokens: int = 0
     """Trainable tokens of all samples of this trajectory together."""
     group: str = ""
     """Prompt whose trajectories are compared with one another."""
     env: str = ""
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Further float32 `[T]`, by name: `rewards` of each token; `reference`, `proximal` log-probabilities and `values`,
+    columns: Mapping[str, np.ndarray] = {}
+    """Further float32 `[N]`, by name: `rewards` of each token; `reference`, `proximal` log-probabilities and `values`,
     which the trainer measures; `returns`, which the critic learns; `blend` (see `objective.losses.proximal`)."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
-    @cached_property
+    @property
     def trainable(self) -> int:
-        """Number of tokens with loss."""
-        return int(np.count_nonzero(self.loss_mask))
+        """N."""
+        return len(self.places)
 
-
-@dataclass(frozen=True)
-class _Piece:
-    """The arrays of one step, checked."""
-
-    prompt: np.ndarray
-    response: np.ndarray
-    logprobs: np.ndarray
-    versions: Sequence[tuple[int, int]]
-    temperature: float
-    turn: int
+    @property
+    def loss_mask(self) -> np.ndarray:
+        """bool `[T]`: True at `places`."""
+        mask = np.zeros(len(self), bool)
+        mask[self.places] = True
+        return mask
 
 
 def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[TrainSample]:
@@ -83,10 +73,11 @@ def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[Train
     by_index = {step.step_index: step for step in steps}
     if len(by_index) != len(steps):
         raise BadSteps(f"trajectory {uid}: two steps have the same step_index")
-    pieces = {index: _piece(uid, step) for index, step in by_index.items()}
+    for step in steps:
+        _check(uid, step)
+    total = sum(map(_sampled, steps))
     chains = _chains(uid, by_index)
-    total = sum(len(piece.response) for piece in pieces.values())
-    return [_join(uid, [(pieces[i], owned) for i, owned in chain], advantage, total) for chain in chains]
+    return [_join(uid, [(by_index[i], owned) for i, owned in chain], advantage, total) for chain in chains]
 
 
 def _chains(uid: str, steps: dict[int, Step]) -> list[list[tuple[int, bool]]]:
@@ -109,53 +100,48 @@ def _chains(uid: str, steps: dict[int, Step]) -> list[list[tuple[int, bool]]]:
     return chains
 
 
-def _piece(uid: str, step: Step) -> _Piece:
-    prompt, response = unpack_ids(step.prompt_ids), unpack_ids(step.response_ids)
-    logprobs, versioned = unpack_floats(step.logprobs), sum(number for _, number in step.versions)
+def _sampled(step: Step) -> int:
+    return count(step.response_ids)
+
+
+def _check(uid: str, step: Step) -> None:
+    sampled, known = _sampled(step), count(step.logprobs)
+    versioned = sum([number for _, number in step.versions])
     where = f"trajectory {uid}, step {step.step_index}"
-    if not len(response) == len(logprobs) == versioned:
-        raise BadSteps(
-            f"{where}: {len(response)} response tokens, {len(logprobs)} log-probabilities, {versioned} versions"
-        )
+    if not sampled == known == versioned:
+        raise BadSteps(f"{where}: {sampled} response tokens, {known} log-probabilities, {versioned} versions")
     if step.images:
         raise BadSteps(
             f"{where}: it has {len(step.images)} images, and the trainer computes with token ids only; give the policy "
             "text, or collect such trajectories in a channel of their own (register_trajectory)"
         )
-    if step.parent == -1 and not len(prompt):
+    if step.parent == -1 and not step.prompt_ids:
         raise BadSteps(f"{where}: empty prompt")
-    if len(response) and not step.temperature > 0:
+    if sampled and not step.temperature > 0:
         raise BadSteps(f"{where}: temperature {step.temperature:g}; only sampled tokens can be trained on")
-    if not np.isfinite(logprobs).all():
+    if not np.isfinite(unpack_floats(step.logprobs)).all():
         raise BadSteps(f"{where}: a log-probability is not finite")
-    return _Piece(prompt, response, logprobs, step.versions, step.temperature or 1.0, step.step_index)
 
 
-def _join(uid: str, chain: Sequence[tuple[_Piece, bool]], advantage: float, total: int) -> TrainSample:
-    """One sample; every array is made once and filled, which is what a fetched batch mostly waits for."""
-    size = sum(len(piece.prompt) + len(piece.response) for piece, _ in chain)
-    ids, turns = np.empty(size, np.int32), np.empty(size, np.int32)
-    mask, versions = np.zeros(size, bool), np.full(size, NO_VERSION, np.int32)
-    logprobs, temperatures = np.zeros(size, np.float32), np.empty(size, np.float32)
-    start = 0
-    for piece, owned in chain:
-        middle = start + len(piece.prompt)
-        end = middle + len(piece.response)
-        ids[start:middle], ids[middle:end] = piece.prompt, piece.response
-        mask[middle:end], logprobs[middle:end] = owned, piece.logprobs
-        turns[start:end], temperatures[start:end] = piece.turn, piece.temperature
-        for version, number in piece.versions:
-            versions[middle : middle + number] = version
-            middle += number
-        start = end
+def _join(uid: str, chain: Sequence[tuple[Step, bool]], advantage: float, total: int) -> TrainSample:
+    """One sample. Its arrays are made of whole pieces of bytes: this is what a fetched batch mostly waits for."""
+    own = [step for step, owned in chain if owned]
+    lengths = [_sampled(step) for step in own]
+    runs = [run for step in own for run in step.versions]
+    places, at = [], 0
+    for step, owned in chain:
+        end = at + count(step.prompt_ids) + _sampled(step)
+        if owned:
+            places.append(np.arange(end - _sampled(step), end))
+        at = end
     return TrainSample(
         uid=uid,
-        token_ids=ids,
-        loss_mask=mask,
-        logprobs=logprobs,
-        versions=versions,
-        temperatures=temperatures,
-        advantages=np.full(size, advantage, np.float32),
-        turns=turns,
+        token_ids=unpack_ids(b"".join([part for step, _ in chain for part in (step.prompt_ids, step.response_ids)])),
+        places=places[0] if len(places) == 1 else np.concatenate(places),
+        logprobs=unpack_floats(b"".join([step.logprobs for step in own])),
+        versions=expand_versions(runs),
+        temperatures=np.repeat(np.array([step.temperature for step in own], np.float32), lengths),
+        advantages=np.full(sum(lengths), advantage, np.float32),
+        turns=np.repeat(np.array([step.step_index for step in own], np.int32), lengths),
         siblings_tokens=total,
     )

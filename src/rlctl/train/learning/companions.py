@@ -4,11 +4,11 @@ samples --measure--> columns reference, values, proximal --assign--> advantages,
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from rlctl.config import Config
 from rlctl.train.data.batches import MicroBatch
@@ -62,7 +62,7 @@ class Companions:
                 plans = plan_for([done] if done else [], config, self.ranks.layout.data, "token_mean")
             done = measure(done, plans, asked, self.ranks)
         if algo.old == "interpolate":
-            done = [with_column(s, "blend", blend(s.versions[s.loss_mask], version + 1)) for s in done]
+            done = [with_column(s, "blend", blend(s.versions, version + 1)) for s in done]
         if algo.kl.coef and algo.kl.place == "reward":
             done = [_penalised(sample, algo.kl.kind, algo.kl.coef) for sample in done]
         return assign(done, algo)
@@ -111,6 +111,6 @@ def blend(versions: np.ndarray, learning: int) -> np.ndarray:
 
 def _penalised(sample: TrainSample, kind: str, coef: float) -> TrainSample:
     """`r_t - coef KL_t`, with the policy that sampled the token against the reference."""
-    sampled, reference = (torch.from_numpy(a[sample.loss_mask]) for a in (sample.logprobs, sample.columns["reference"]))
+    sampled, reference = (torch.from_numpy(a.copy()) for a in (sample.logprobs, sample.columns["reference"]))
     penalty = coef * ESTIMATORS[kind](sampled, reference).numpy()
-    return with_column(sample, "rewards", sample.columns["rewards"][sample.loss_mask] - penalty)
+    return with_column(sample, "rewards", sample.columns["rewards"] - penalty)

@@ -1,10 +1,10 @@
 """Numbers per token that only a model can give, before advantages and losses: values, reference, proximal policy."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from rlctl.train.data.batches import MicroBatch, Minibatch
 from rlctl.train.data.samples import TrainSample
@@ -43,6 +43,4 @@ def measure(
 
 def with_column(sample: TrainSample, name: str, values: np.ndarray) -> TrainSample:
     """`values [trainable]` at the trained tokens of the sample."""
-    array = np.zeros(len(sample), np.float32)
-    array[sample.loss_mask] = values
-    return replace(sample, columns={**sample.columns, name: array})
+    return replace(sample, columns={**sample.columns, name: np.asarray(values, np.float32)})

@@ -18,11 +18,11 @@ def mismatch(samples: Sequence[TrainSample]) -> list[dict[str, float | str]]:
     """
     if not samples:
         return []
-    gaps = np.concatenate([(s.columns["proximal"] - s.logprobs)[s.loss_mask].astype(np.float64) for s in samples])
+    gaps = np.concatenate([(s.columns["proximal"] - s.logprobs).astype(np.float64) for s in samples])
     keys: dict[str, Callable[[TrainSample], np.ndarray]] = {
         "env": lambda s: np.full(s.trainable, s.env, dtype=object),
-        "turn": lambda s: s.turns[s.loss_mask].astype(object),
-        "position": lambda s: np.searchsorted(POSITIONS, places(s.turns[s.loss_mask]) + 1).astype(object),
+        "turn": lambda s: s.turns.astype(object),
+        "position": lambda s: np.searchsorted(POSITIONS, places(s.turns) + 1).astype(object),
     }
     rows: list[dict[str, float | str]] = []
     for by, key in keys.items():

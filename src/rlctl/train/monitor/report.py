@@ -122,7 +122,7 @@ def staleness(samples: Sequence[TrainSample], version: int) -> dict[str, float]:
     """How many versions the trained tokens lag behind the weights they train: mean over tokens and maximum."""
     if not samples:
         return {}
-    lags = version - np.concatenate([sample.versions[sample.loss_mask] for sample in samples])
+    lags = version - np.concatenate([sample.versions for sample in samples])
     return {
         "staleness_mean": float(lags.mean()),
         "staleness_max": int(lags.max()),

@@ -4,9 +4,9 @@ samples --by trajectory, tokens in the order of turns--> [N] arrays --credit--> 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from rlctl.config.algorithm import TOKEN_KINDS, Algo
 from rlctl.train.data.samples import TrainSample
@@ -26,8 +26,8 @@ def assign(samples: Sequence[TrainSample], algo: Algo) -> list[TrainSample]:
             for place, sample in zip(places, spread([samples[i] for i in places], columns), strict=True):
                 done[place] = sample
     if algo.whiten or algo.advantage in ("reinforce_pp", "reinforce_pp_baseline"):
-        white = credit.whiten([s.advantages[s.loss_mask].astype(np.float64) for s in done])
-        done = [replace(s, advantages=_on_mask(s, values)) for s, values in zip(done, white, strict=True)]
+        white = credit.whiten([s.advantages.astype(np.float64) for s in done])
+        done = [replace(s, advantages=values.astype(np.float32)) for s, values in zip(done, white, strict=True)]
     return done
 
 
@@ -67,9 +67,8 @@ def column(samples: Sequence[TrainSample], name: str) -> np.ndarray:
 
 
 def joined(samples: Sequence[TrainSample], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """One array `[T]` per sample of a trajectory -> float64 `[N]` of its trained tokens, in the order of turns."""
-    flat = np.concatenate([array[sample.loss_mask] for array, sample in zip(arrays, samples, strict=True)])
-    return flat[_order(samples)].astype(np.float64)
+    """One array per sample of a trajectory -> float64 `[N]` of its trained tokens, in the order of turns."""
+    return np.concatenate(arrays)[_order(samples)].astype(np.float64)
 
 
 def spread(samples: Sequence[TrainSample], columns: dict[str, np.ndarray]) -> list[TrainSample]:
@@ -80,7 +79,7 @@ def spread(samples: Sequence[TrainSample], columns: dict[str, np.ndarray]) -> li
         flat = np.empty(len(order))
         flat[order] = values
         for i, part in enumerate(np.split(flat, cuts)):
-            array = _on_mask(samples[i], part)
+            array = part.astype(np.float32)
             if name == "advantages":
                 done[i] = replace(done[i], advantages=array)
             else:
@@ -90,10 +89,4 @@ def spread(samples: Sequence[TrainSample], columns: dict[str, np.ndarray]) -> li
 
 def _order(samples: Sequence[TrainSample]) -> np.ndarray:
     """A turn's tokens are trained in one sample, so sorting by turn gives the order of sampling."""
-    return np.argsort(np.concatenate([sample.turns[sample.loss_mask] for sample in samples]), kind="stable")
-
-
-def _on_mask(sample: TrainSample, values: np.ndarray) -> np.ndarray:
-    array = np.zeros(len(sample), np.float32)
-    array[sample.loss_mask] = values
-    return array
+    return np.argsort(np.concatenate([sample.turns for sample in samples]), kind="stable")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from rlctl.config.algorithm import TOKEN_KINDS, Algo
 from rlctl.train.data.samples import BadSteps, TrainSample, build
@@ -239,5 +240,5 @@ def _marked(sample: TrainSample, advantage: np.ndarray, group: Group, trajectory
         order = sorted(step.step_index for step in trajectory.steps)
         spread = advantage[np.searchsorted(order, sample.turns)].astype(np.float32)
     else:
-        spread = np.full(len(sample), advantage[0], np.float32)
-    return replace(sample, advantages=spread, group=group.prompt_uid, env=trajectory.env or group.env)
+        spread = np.full(sample.trainable, advantage[0], np.float32)
+    return structs.replace(sample, advantages=spread, group=group.prompt_uid, env=trajectory.env or group.env)
