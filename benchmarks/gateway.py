@@ -8,7 +8,8 @@ interpreter that has it (pip install "litellm[proxy]"; it does not start without
 upstream answers every request with the same 128 tokens: to the gateway with ids and log-probabilities (about 3 KB), to
 the proxy as a plain chat completion. A conversation has four turns whose prompts average 513 tokens; every turn appends
 the answer and a short question, so the gateway encodes the first prompt and then only what is new. `--fixed` sends the
-513-token prompt once per trajectory instead.
+513-token prompt once per trajectory instead. `--members` trajectories (8) share their prompt, as those of a group do;
+no two groups do.
 
     python benchmarks/gateway.py [--seconds 5] [--connections 1 32 256] [--proxy-python PATH] [--out result.json]
 
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gateway_load import KEY, load, rss_mb
+from gateway_load import GROUP, KEY, Asked, load, rss_mb
 from gateway_parts import RESPONSE_TOKENS, announced, build_model, free_port, launch, pool, start, text_of, upstream
 from processes import end
 from tokenizers import Tokenizer
@@ -56,7 +57,7 @@ class Target:
 
 def bodies(fixed: bool, answer: str, stream: bool) -> list[bytes]:
     """The requests of one conversation, encoded once."""
-    messages = [{"role": "user", "content": text_of(508 if fixed else 296, 1)}]
+    messages = [{"role": "user", "content": f"{GROUP.decode()} {text_of(489 if fixed else 261, 1)}"}]
     made = []
     for turn in range(1 if fixed else 4):
         body = {"model": "policy", "messages": messages, "max_tokens": RESPONSE_TOKENS, "stream": stream}
@@ -138,7 +139,7 @@ def gateway(work: Path, engine_port: int, workers: int) -> Iterator[Target]:
     try:
         port = int(announced(folder, "gateway", process).rpartition(":")[2])
         name = f"gateway, {workers} worker{'s' * (workers > 1)}"
-        yield Target(name, port, process.pid, "/{uid}/p" + CHAT)
+        yield Target(name, port, process.pid, "/{uid}/p{group}" + CHAT)
     finally:
         process.terminate()
         process.wait(20)
@@ -191,8 +192,8 @@ def measure(target: Target, requests: dict[bool, list[bytes]], options: argparse
     for stream, key in ((False, "whole"), (True, "streamed")):
         for connections in options.connections:
             tokens = RESPONSE_TOKENS if stream else 0
-            how = (target.path, requests[stream], connections, options.seconds, target.pid, tokens, rest)
-            _, row = start(load, target.port, *how)
+            asked = Asked(target.path, requests[stream], options.members, tokens)
+            _, row = start(load, target.port, asked, connections, options.seconds, target.pid, rest)
             found[key].append({"connections": connections, **row})
             print(json.dumps({"target": target.name, "stream": stream, "connections": connections, **row}), flush=True)
     return found | {"rss_mb_after": round(rss_mb(target.pid), 1)}
@@ -253,6 +254,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--proxy-python", default="", help="interpreter of a virtual environment with litellm[proxy]")
     parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--pin", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

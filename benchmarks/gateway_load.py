@@ -16,6 +16,22 @@ FIRST_TEXT = re.compile(rb'"(?:content|text)": ?"[^"]')
 WARM_UP_S = 1.0
 KEY = "sk-benchmark"
 """Sent with every request."""
+GROUP = b"00000000"
+"""In the requests: stands for the number of the group, which makes its prompt another than the other groups'."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a connection asks for."""
+
+    path: str
+    """{uid} and {group} stand for the trajectory and its prompt."""
+    requests: list[bytes]
+    """Of one conversation."""
+    members: int
+    """Trajectories that share a prompt."""
+    tokens: int
+    """Of one streamed answer, else 0."""
 
 
 @dataclass
@@ -33,9 +49,10 @@ class Seen:
 class Load(asyncio.Protocol):
     """One connection: conversation after conversation, a request when the last one is answered."""
 
-    def __init__(self, path: str, name: str, requests: list[bytes], seen: Seen, stream: bool) -> None:
-        """`path` has {uid} where the trajectory goes."""
-        self.path, self.name, self.requests, self.seen, self.stream = path, name, requests, seen, stream
+    def __init__(self, asked: Asked, number: int, connections: int, seen: Seen) -> None:
+        """Connection `number` of so many: neighbours work on the same group."""
+        self.asked, self.number, self.connections, self.seen = asked, number, connections, seen
+        self.stream = asked.tokens > 0
         self.conversation, self.turn, self.buffer, self.need, self.told = 0, 0, b"", 0, False
 
     def connection_made(self, transport: Any) -> None:
@@ -43,8 +60,10 @@ class Load(asyncio.Protocol):
         self.ask()
 
     def ask(self) -> None:
-        body = self.requests[self.turn]
-        path = self.path.format(uid=f"{self.name}.{self.conversation}")
+        trajectory = self.conversation * self.connections + self.number
+        group = f"{trajectory // self.asked.members:08d}"
+        body = self.asked.requests[self.turn].replace(GROUP, group.encode(), 1)
+        path = self.asked.path.format(uid=f"b{os.getpid()}.{trajectory}", group=f"{os.getpid()}.{group}")
         head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         self.begun = time.perf_counter()
@@ -78,7 +97,7 @@ class Load(asyncio.Protocol):
             self.seen.first_error = self.seen.first_error or self.buffer[-500:].decode("utf-8", "replace")
         self.buffer, self.need, self.told = b"", 0, False
         self.turn += 1
-        if self.turn == len(self.requests):
+        if self.turn == len(self.asked.requests):
             self.turn, self.conversation = 0, self.conversation + 1
         if self.seen.stop:
             self.transport.close()
@@ -102,23 +121,20 @@ def rss_mb(pid: int) -> float:
 def load(
     connection: Any,
     port: int,
-    path: str,
-    requests: list[bytes],
+    asked: Asked,
     connections: int,
     seconds: float,
     pid: int,
-    tokens: int,
     cpus: list[int],
 ) -> None:
-    """Warm up, then measure the process `pid` for `seconds`; sends a dict. `tokens`: of one streamed answer, else 0."""
+    """Warm up, then measure the process `pid` for `seconds`; sends a dict."""
     if cpus:
         os.sched_setaffinity(0, cpus)
 
     async def run() -> dict[str, Any]:
         seen, loop = Seen(), asyncio.get_running_loop()
         for number in range(connections):
-            name = f"b{os.getpid()}.{number}"
-            one = Load(path, name, requests, seen, tokens > 0)
+            one = Load(asked, number, connections, seen)
             await loop.create_connection(lambda one=one: one, "127.0.0.1", port)
         await asyncio.sleep(WARM_UP_S)
         seen.latencies.clear()
@@ -129,7 +145,7 @@ def load(
         wall, used = time.perf_counter() - begun, cpu_seconds(pid) - cpu
         seen.stop = True
         await asyncio.sleep(0.3)
-        return figures(taken, first, wall, used, tokens) | {
+        return figures(taken, first, wall, used, asked.tokens) | {
             "errors": seen.errors,
             **({"first_error": seen.first_error} if seen.errors else {}),
         }

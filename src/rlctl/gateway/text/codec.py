@@ -7,12 +7,17 @@ such letters) before it goes into the template, and a shielded word is encoded a
 
 import re
 from array import array
+from collections import OrderedDict
 from typing import Any
 
 from tokenizers import Tokenizer
 
 MARK = "\ufdd0"
 """A Unicode noncharacter: never in text that means something."""
+KEPT_CHARS = 8 << 20
+"""Of text whose ids are kept, the last used: the members of a group begin with the same prompt."""
+SHORT = 256
+"""Characters below which encoding costs no more than keeping."""
 
 
 class Codec:
@@ -31,9 +36,24 @@ class Codec:
         self._words = re.compile(any_word)
         self._split = re.compile(f"({any_word})")
         self._shielded = re.compile("|".join(re.escape(w[0] + MARK + w[1:]) for w in words) or r"(?!)")
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept_chars = 0
 
     def encode(self, text: str) -> bytes:
         """Ids of template text: its control tokens are control tokens, shielded words are letters."""
+        if len(text) < SHORT:
+            return self.encode_new(text)
+        if (ids := self._kept.get(text)) is not None:
+            self._kept.move_to_end(text)
+            return ids
+        ids = self._kept[text] = self.encode_new(text)
+        self._kept_chars += len(text)
+        while self._kept_chars > KEPT_CHARS:
+            self._kept_chars -= len(self._kept.popitem(last=False)[0])
+        return ids
+
+    def encode_new(self, text: str) -> bytes:
+        """Ids that do not come from memory."""
         if MARK not in text or not self._shielded.search(text):
             return array("i", self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids).tobytes()
         ids = array("i")
