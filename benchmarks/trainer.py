@@ -40,7 +40,7 @@ from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
 from rlctl.models.vocabulary import build_tokenizer
 from rlctl.telemetry.memory import resident_kib
-from rlctl.train.data.samples import TrainSample
+from rlctl.train.data.samples import Call, TrainSample
 from rlctl.train.learning.learner import Learner, plan_for
 from rlctl.train.learning.optim import Extras
 from rlctl.train.monitor.effort import flops_of, peak_memory_mb
@@ -106,10 +106,8 @@ def sample(uid: str, pieces: Sequence[tuple[np.ndarray, bool]], advantage: float
         token_ids=ids,
         places=places,
         logprobs=zeros - 5.0,
-        versions=zeros.astype(np.int32),
-        temperatures=zeros + 1,
         advantages=zeros + np.float32(advantage),
-        turns=zeros.astype(np.int32),
+        calls=[Call(0, len(places), 1.0, [(0, len(places))])],
         siblings_tokens=len(places),
     )
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.train.data.batches import PASS_TOKENS, cuts, grid, minibatches
-from rlctl.train.data.samples import TrainSample
+from rlctl.train.data.samples import Call, TrainSample
 
 
 def sample(uid: str, turns: list[tuple[int, int]], siblings_tokens: int = 0, first: int = 0) -> TrainSample:
@@ -18,10 +18,8 @@ def sample(uid: str, turns: list[tuple[int, int]], siblings_tokens: int = 0, fir
         token_ids=np.arange(first, first + n, dtype=np.int32),
         places=places,
         logprobs=-places.astype(np.float32),
-        versions=np.zeros(len(places), np.int32),
-        temperatures=np.ones(len(places), np.float32),
         advantages=np.ones(len(places), np.float32),
-        turns=np.repeat(np.arange(len(turns), dtype=np.int32), [r for _, r in turns]),
+        calls=[Call(turn, r, 1.0, [(0, r)]) for turn, (_, r) in enumerate(turns)],
         siblings_tokens=siblings_tokens or len(places),
     )
 

@@ -14,7 +14,7 @@ from rlctl.config.algorithm import Algo
 from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
 from rlctl.train.data.batches import MicroBatch, Minibatch, grid
-from rlctl.train.data.samples import TrainSample
+from rlctl.train.data.samples import Call, TrainSample
 from rlctl.train.learning import optim
 from rlctl.train.learning.learner import plan_for
 from rlctl.train.learning.optim import Extras, Schedule
@@ -290,7 +290,7 @@ def test_a_token_that_ends_a_prefix_predicts_one_next_token_per_branch(policy: P
 def plain_sample(uid: str, prompt: np.ndarray, answer: np.ndarray) -> TrainSample:
     ids = np.concatenate([prompt, answer]).astype(np.int32)
     places, zeros = np.arange(len(prompt), len(ids)), np.zeros(len(answer), np.float32)
-    return TrainSample(uid, ids, places, zeros, zeros.astype(np.int32), zeros + 1, zeros, zeros.astype(np.int32))
+    return TrainSample(uid, ids, places, zeros, zeros, [Call(0, len(answer), 1.0, [(0, len(answer))])])
 
 
 @pytest.mark.parametrize(("tree", "forests"), [("auto", True), (True, True), (False, False)])

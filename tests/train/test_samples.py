@@ -27,7 +27,7 @@ def test_a_chain_of_turns_is_one_sample() -> None:
     assert one.token_ids.tolist() == [1, 2, 3, 5, 6, 7]
     assert one.loss_mask.tolist() == [False, False, True, False, True, True]
     assert one.versions.tolist() == [4, 5, 5]
-    assert one.temperatures.tolist() == [1.0, 0.5, 0.5]
+    assert [(call.temperature, call.tokens) for call in one.calls] == [(1.0, 1), (0.5, 2)]
     assert one.logprobs == pytest.approx([-0.3, -0.6, -0.7])
     assert one.advantages.tolist() == [1.5] * 3
     assert one.siblings_tokens == 3

@@ -31,7 +31,7 @@ UNCONNECTED_S = 0.05
 HEARTBEAT_S = 2.0
 """To several places: one that is silent for three of these is no longer connected."""
 COPIED_OUT, COPIED_IN = 256 << 10, 16 << 10
-"""Bytes of a frame up to which copying it is cheaper than not copying it; sending without a copy wakes a thread more."""
+"""Bytes of a frame up to which a copy is cheaper than none; sending without a copy wakes a thread more."""
 BURST = 256
 """Messages taken from a socket before other work of the event loop gets its turn."""
 

@@ -200,11 +200,12 @@ class _Trained:
         self.starts = np.cumsum(self.counts) - self.counts
         self.names = set.intersection(*(set(sample.columns) for sample in samples))
         self.places = np.concatenate([sample.places for sample in samples])
+        calls = [call for sample in samples for call in sample.calls]
         self.arrays: dict[str, np.ndarray] = {
             "targets": np.concatenate([s.token_ids[s.places] for s in samples]).astype(np.int64),
             "behaviour": np.concatenate([s.logprobs for s in samples]),
             "advantages": np.concatenate([s.advantages for s in samples]),
-            "temperatures": np.concatenate([s.temperatures for s in samples]),
+            "temperatures": np.repeat(np.array([c.temperature for c in calls], np.float32), [c.tokens for c in calls]),
             "weights": weights,
         }
         self.columns = {name: np.concatenate([s.columns[name] for s in samples]) for name in self.names}
@@ -272,11 +273,13 @@ class _Trained:
 
 def _filler(sample: TrainSample, forest: bool = False) -> MicroBatch:
     """A micro-batch that costs little and adds exactly nothing, for a rank that has no rows left."""
-    arrays = ("places", "logprobs", "versions", "temperatures", "advantages", "turns")
     short = replace(
         sample,
         token_ids=sample.token_ids[: int(sample.places[0]) + 1],
-        **{name: getattr(sample, name)[:1] for name in arrays},
+        places=sample.places[:1],
+        logprobs=sample.logprobs[:1],
+        advantages=sample.advantages[:1],
+        calls=[replace(next(call for call in sample.calls if call.tokens), tokens=1)],
         columns={name: values[:1] for name, values in sample.columns.items()},
     )
     trained = _Trained([short], np.zeros(1, np.float32))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rlctl.errors import ConfigError
-from rlctl.train.data.samples import NO_VERSION, TrainSample
+from rlctl.train.data.samples import NO_VERSION, Call, TrainSample
 
 Message = dict[str, Any]
 
@@ -87,10 +87,8 @@ def _sampled(uid: str, ids: np.ndarray, own: np.ndarray) -> TrainSample:
         token_ids=ids,
         places=places,
         logprobs=np.zeros_like(ones),
-        versions=np.full(len(places), NO_VERSION, np.int32),
-        temperatures=ones,
         advantages=ones,
-        turns=np.zeros(len(places), np.int32),
+        calls=[Call(0, len(places), 1.0, [(NO_VERSION, len(places))])],
         siblings_tokens=len(places),
     )
 

@@ -24,6 +24,18 @@ class BadSteps(ValueError):
     """Steps that cannot be trained on; the trajectory counts as failed."""
 
 
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A model call with tokens that are trained."""
+
+    turn: int
+    """Its `step_index`."""
+    tokens: int
+    temperature: float
+    """They were sampled with."""
+    versions: Sequence[tuple[int, int]]
+    """Run-length policy versions `[(version, tokens), ...]`."""
+
+
 class TrainSample(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One token sequence `[T]`, and what the loss needs at the N tokens that are trained."""
 
@@ -35,14 +47,10 @@ class TrainSample(msgspec.Struct, frozen=True, eq=False, gc=False):
     """int64 `[N]`, rising, above 0: where the tokens stand that the engine sampled and no other sample trains."""
     logprobs: np.ndarray
     """float32 `[N]`: behaviour log-probability."""
-    versions: np.ndarray
-    """int32 `[N]`: policy version that sampled the token."""
-    temperatures: np.ndarray
-    """float32 `[N]`: sampling temperature."""
     advantages: np.ndarray
     """float32 `[N]`"""
-    turns: np.ndarray
-    """int32 `[N]`: `step_index` of the model call that sampled the token."""
+    calls: Sequence[Call]
+    """That sampled those tokens, in their order."""
     siblings_tokens: int = 0
     """Trainable tokens of all samples of this trajectory together."""
     group: str = ""
@@ -61,6 +69,16 @@ class TrainSample(msgspec.Struct, frozen=True, eq=False, gc=False):
         return len(self.places)
 
     @property
+    def turns(self) -> np.ndarray:
+        """int32 `[N]`: `step_index` of the model call that sampled the token."""
+        return np.repeat(np.array([call.turn for call in self.calls], np.int32), [call.tokens for call in self.calls])
+
+    @property
+    def versions(self) -> np.ndarray:
+        """int32 `[N]`: policy version that sampled the token."""
+        return expand_versions([run for call in self.calls for run in call.versions])
+
+    @property
     def loss_mask(self) -> np.ndarray:
         """bool `[T]`: True at `places`."""
         mask = np.zeros(len(self), bool)
@@ -69,12 +87,16 @@ class TrainSample(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[TrainSample]:
-    """Samples of one trajectory, all with the same advantage on every trainable token; BadSteps names what is wrong."""
+    """Samples of one trajectory, all with the same advantage on every trainable token; BadSteps names what is wrong.
+
+    Its arrays are made of whole pieces of bytes: this is what a fetched batch mostly waits for.
+    """
     by_index = {step.step_index: step for step in steps}
     if len(by_index) != len(steps):
         raise BadSteps(f"trajectory {uid}: two steps have the same step_index")
     for step in steps:
         _check(uid, step)
+    _check_finite(uid, steps)
     total = sum(map(_sampled, steps))
     chains = _chains(uid, by_index)
     return [_join(uid, [(by_index[i], owned) for i, owned in chain], advantage, total) for chain in chains]
@@ -107,41 +129,49 @@ def _sampled(step: Step) -> int:
 def _check(uid: str, step: Step) -> None:
     sampled, known = _sampled(step), count(step.logprobs)
     versioned = sum([number for _, number in step.versions])
-    where = f"trajectory {uid}, step {step.step_index}"
     if not sampled == known == versioned:
-        raise BadSteps(f"{where}: {sampled} response tokens, {known} log-probabilities, {versioned} versions")
+        raise _bad(uid, step, f"{sampled} response tokens, {known} log-probabilities, {versioned} versions")
     if step.images:
-        raise BadSteps(
-            f"{where}: it has {len(step.images)} images, and the trainer computes with token ids only; give the policy "
-            "text, or collect such trajectories in a channel of their own (register_trajectory)"
+        text = (
+            f"it has {len(step.images)} images, and the trainer computes with token ids only; give the policy text, or "
+            "collect such trajectories in a channel of their own (register_trajectory)"
         )
+        raise _bad(uid, step, text)
     if step.parent == -1 and not step.prompt_ids:
-        raise BadSteps(f"{where}: empty prompt")
+        raise _bad(uid, step, "empty prompt")
     if sampled and not step.temperature > 0:
-        raise BadSteps(f"{where}: temperature {step.temperature:g}; only sampled tokens can be trained on")
-    if not np.isfinite(unpack_floats(step.logprobs)).all():
-        raise BadSteps(f"{where}: a log-probability is not finite")
+        raise _bad(uid, step, f"temperature {step.temperature:g}; only sampled tokens can be trained on")
+
+
+def _check_finite(uid: str, steps: Sequence[Step]) -> None:
+    if np.isfinite(unpack_floats(b"".join([step.logprobs for step in steps]))).all():
+        return
+    first = next(step for step in steps if not np.isfinite(unpack_floats(step.logprobs)).all())
+    raise _bad(uid, first, "a log-probability is not finite")
+
+
+def _bad(uid: str, step: Step, what: str) -> BadSteps:
+    return BadSteps(f"trajectory {uid}, step {step.step_index}: {what}")
 
 
 def _join(uid: str, chain: Sequence[tuple[Step, bool]], advantage: float, total: int) -> TrainSample:
-    """One sample. Its arrays are made of whole pieces of bytes: this is what a fetched batch mostly waits for."""
-    own = [step for step, owned in chain if owned]
-    lengths = [_sampled(step) for step in own]
-    runs = [run for step in own for run in step.versions]
-    places, at = [], 0
+    parts: list[bytes] = []
+    logprobs, places, calls, at = [], [], [], 0
     for step, owned in chain:
-        end = at + count(step.prompt_ids) + _sampled(step)
+        parts += (step.prompt_ids, step.response_ids)
+        tokens = _sampled(step)
+        at += count(step.prompt_ids) + tokens
         if owned:
-            places.append(np.arange(end - _sampled(step), end))
-        at = end
+            places.append(np.arange(at - tokens, at))
+            logprobs.append(step.logprobs)
+            calls.append(Call(step.step_index, tokens, step.temperature, step.versions))
+    where = places[0] if len(places) == 1 else np.concatenate(places)
     return TrainSample(
         uid=uid,
-        token_ids=unpack_ids(b"".join([part for step, _ in chain for part in (step.prompt_ids, step.response_ids)])),
-        places=places[0] if len(places) == 1 else np.concatenate(places),
-        logprobs=unpack_floats(b"".join([step.logprobs for step in own])),
-        versions=expand_versions(runs),
-        temperatures=np.repeat(np.array([step.temperature for step in own], np.float32), lengths),
-        advantages=np.full(sum(lengths), advantage, np.float32),
-        turns=np.repeat(np.array([step.step_index for step in own], np.int32), lengths),
+        token_ids=unpack_ids(b"".join(parts)),
+        places=where,
+        logprobs=unpack_floats(b"".join(logprobs)),
+        advantages=np.full(len(where), advantage, np.float32),
+        calls=calls,
         siblings_tokens=total,
     )
