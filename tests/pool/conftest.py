@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.pool.journal import Durable, Journal
-from rlctl.pool.redis_journal import RedisJournal
+from rlctl.pool.storage.journal import Durable, Journal
+from rlctl.pool.storage.redis_journal import RedisJournal
 from tests.pool.redis_server import RedisServer, needs_redis
 
 BOTH = ["disk", pytest.param("redis", marks=needs_redis)]

@@ -10,9 +10,9 @@ import pytest
 from rlctl.errors import WireError
 from rlctl.pool.commits import Commits
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Durable, Journal, record
-from rlctl.pool.redis_journal import RedisJournal
-from rlctl.pool.segments import StorageError
+from rlctl.pool.storage.journal import Durable, Journal, record
+from rlctl.pool.storage.redis_journal import RedisJournal
+from rlctl.pool.storage.segments import StorageError
 from rlctl.wire.frames import Record, read_ended
 from rlctl.wire.messages import CompleteTrajectory, Done, SubmitSteps
 from tests.pool.make import rules, step

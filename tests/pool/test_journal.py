@@ -10,8 +10,8 @@ import pytest
 from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Durable, Journal, record
-from rlctl.pool.segments import VECTOR, Segments, StorageError
+from rlctl.pool.storage.journal import Durable, Journal, record
+from rlctl.pool.storage.segments import VECTOR, Segments, StorageError
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.messages import (

@@ -10,12 +10,12 @@ import pytest
 import redis as client
 from redis.exceptions import ConnectionError
 
-from rlctl.pool import redis_journal
 from rlctl.pool.commits import encode_state
-from rlctl.pool.journal import record
-from rlctl.pool.redis_journal import RedisJournal
-from rlctl.pool.redis_link import Link
-from rlctl.pool.segments import StorageError, Unsure
+from rlctl.pool.storage import redis_journal
+from rlctl.pool.storage.journal import record
+from rlctl.pool.storage.redis_journal import RedisJournal
+from rlctl.pool.storage.redis_link import Link
+from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Store
 from rlctl.wire.messages import CompleteTrajectory
 from tests.pool.make import rules

@@ -16,11 +16,11 @@ import pytest
 import redis as client
 
 from rlctl.errors import ConfigError, RlctlError
-from rlctl.pool import redis_journal, redis_link
 from rlctl.pool.commits import encode_state
-from rlctl.pool.journal import record
-from rlctl.pool.redis_journal import RedisJournal
-from rlctl.pool.segments import StorageError, Unsure
+from rlctl.pool.storage import redis_journal, redis_link
+from rlctl.pool.storage.journal import record
+from rlctl.pool.storage.redis_journal import RedisJournal
+from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Store
 from rlctl.wire.frames import Record
 from rlctl.wire.messages import CompleteTrajectory
@@ -190,10 +190,10 @@ def test_a_lease_is_renewed_while_nothing_is_written(
 
 def test_an_owner_that_died_on_this_host_is_replaced_at_once(redis: RedisServer, run: str) -> None:
     code = (
-        "import asyncio, os, sys; from rlctl.pool.redis_journal import RedisJournal;"
+        "import asyncio, os, sys; from rlctl.pool.storage.redis_journal import RedisJournal;"
         "asyncio.run(RedisJournal(sys.argv[1], sys.argv[2], 5).own('x')); os._exit(9)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(redis_journal.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(redis_journal.__file__).parents[3])}
     subprocess.run([sys.executable, "-c", code, redis.url, run], env=environment, check=False, timeout=60)
     with client.Redis.from_url(redis.url) as look:
         assert look.pttl(f"rlctl:{{{run}}}:owner") > 1000

@@ -17,9 +17,9 @@ import msgspec
 
 from rlctl.errors import WireError
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Durable, record
-from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.state import Refusal
+from rlctl.pool.storage.journal import Durable, record
+from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
 from rlctl.wire.frames import Buffer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl.pool.segments import Segments
+from rlctl.pool.storage.segments import Segments
 from rlctl.wire import frames
 from rlctl.wire.messages import Finished, Noted
 from rlctl.wire.samples import Ended

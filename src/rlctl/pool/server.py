@@ -21,10 +21,10 @@ from rlctl.config.root import Config
 from rlctl.errors import ConfigError
 from rlctl.pool.commits import Commits
 from rlctl.pool.ended import EndedLog
-from rlctl.pool.journal import Durable
 from rlctl.pool.live import Broadcast
-from rlctl.pool.opening import open_journal
 from rlctl.pool.state import Refusal, Rules
+from rlctl.pool.storage.journal import Durable
+from rlctl.pool.storage.opening import open_journal
 from rlctl.pool.waiting import Waiters
 from rlctl.telemetry import logs
 from rlctl.telemetry.metrics import Metrics

@@ -32,6 +32,8 @@ HEARTBEAT_S = 2.0
 """To several places: one that is silent for three of these is no longer connected."""
 COPIED_OUT, COPIED_IN = 256 << 10, 16 << 10
 """Bytes of a frame up to which a copy is cheaper than none; sending without a copy wakes a thread more."""
+NOBLOCK, MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+"""As numbers: to combine the enumeration's members costs as much as to send."""
 BURST = 256
 """Messages taken from a socket before other work of the event loop gets its turn."""
 
@@ -56,8 +58,11 @@ def _dealer(url: str) -> Any:
 
 def _send(socket: Any, frames: list[bytes]) -> bool:
     """Without waiting; False while nobody is connected (a single place always counts as connected)."""
+    *heads, body = frames
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK, copy=len(frames[-1]) <= COPIED_OUT)
+        for head in heads:
+            socket.send(head, MORE)
+        socket.send(body, NOBLOCK, copy=len(body) <= COPIED_OUT)
     except zmq.Again:
         return False
     return True

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rlctl.config.base import MASK
 from rlctl.config.root import Config
 from rlctl.errors import ConfigError
-from rlctl.pool.journal import Durable, Journal
+from rlctl.pool.storage.journal import Durable, Journal
 from rlctl.telemetry.process import until_signal
 
 if TYPE_CHECKING:
-    from rlctl.pool.redis_journal import RedisJournal
+    from rlctl.pool.storage.redis_journal import RedisJournal
 
 NAME = "redis-run"
 """File in RUN/pool: what this run is called in Redis."""
@@ -43,7 +43,7 @@ def _redis(config: Config) -> "RedisJournal":
     if MASK in config.pool.url:
         raise ConfigError("pool.url: the password is not kept in resolved.toml: give the address in RLCTL__POOL__URL")
     try:
-        from rlctl.pool.redis_journal import RedisJournal
+        from rlctl.pool.storage.redis_journal import RedisJournal
     except ModuleNotFoundError as error:
         raise ConfigError(f"pool.url = Redis needs the package {error.name}: pip install 'rlctl[redis]'") from None
     return RedisJournal(config.pool.url, run_name(config), config.pool.redis_wait_s, config.pool.fsync)

@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from rlctl.errors import ConfigError
-from rlctl.pool.segments import StorageError, Unsure
+from rlctl.pool.storage.segments import StorageError, Unsure
 
 log = logging.getLogger(__name__)
 AWAY = (

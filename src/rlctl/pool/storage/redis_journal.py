@@ -23,11 +23,11 @@ import msgspec
 import psutil
 
 from rlctl.errors import RlctlError
-from rlctl.pool import redis_scripts as scripts
-from rlctl.pool.journal import replay
-from rlctl.pool.redis_link import Link
-from rlctl.pool.segments import StorageError, Unsure
 from rlctl.pool.state import Rules, State
+from rlctl.pool.storage import redis_scripts as scripts
+from rlctl.pool.storage.journal import replay
+from rlctl.pool.storage.redis_link import Link
+from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Store
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record

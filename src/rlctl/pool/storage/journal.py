@@ -21,8 +21,8 @@ from typing import Protocol
 import msgspec
 
 from rlctl.errors import RlctlError
-from rlctl.pool.segments import Segments, StorageError, sync_directory
 from rlctl.pool.state import Refusal, Rules, State
+from rlctl.pool.storage.segments import Segments, StorageError, sync_directory
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record
