@@ -9,19 +9,8 @@ from rlctl.config.serving import Env
 from rlctl.envs.lookup import family
 from rlctl.pictures import files
 from rlctl.pictures.boards import board, drawn, tiles
-from rlctl.pictures.record import Recorded, Recorder
 from rlctl.pictures.words import LINES, MISSING, pages, wrapped
-
-
-def played(answers: list[str], **keys: object) -> tuple[Recorded, Recorder]:
-    env = Env.model_validate({"max_turns": 3, "max_actions": 6, **keys})
-    made = family(env)
-    instance = next(made.distinct("train", 0))
-    recorder = Recorder(made.episode(instance, 0))
-    for answer in answers:
-        recorder.feed(answer)
-    where = {"uid": "val-x-0", "env": env.name, "tag": env.name, "series": "val", "step": 20, "number": 0}
-    return recorder.episode(recorder.facts(), instance=instance.key, **where), recorder  # type: ignore[arg-type]
+from tests.pictures.playing import played
 
 
 def test_every_action_of_a_turn_is_a_moment_and_the_play_is_unchanged() -> None:

@@ -77,7 +77,12 @@ def save(run_dir: Path, recorded: Recorded) -> Path:
     return folder
 
 
+def records(run_dir: Path) -> list[Path]:
+    """Records of all episodes of a run, by series, step, environment and number."""
+    return sorted((run_dir / FOLDER).glob(f"*/step-*/*/{RECORD}"))
+
+
 def saved(run_dir: Path) -> Iterator[tuple[Path, Recorded]]:
-    """All recorded episodes of a run with their folders, by series, step, environment and number."""
-    for path in sorted((run_dir / FOLDER).glob(f"*/step-*/*/{RECORD}")):
+    """All recorded episodes of a run with their folders."""
+    for path in records(run_dir):
         yield path.parent, msgspec.json.decode(path.read_bytes(), type=Recorded)
