@@ -29,6 +29,7 @@ FLOORS = {
     ),
     "train": ("data", "objective", "layout", "ranks", "model", "weights monitor gather start", "learning", "loop sft"),
     "engines": ("embedded vllm", "launch"),
+    "envs": ("base", "text exchange splits", "episode seeded", "boards", "grids tasks adapters", "lookup"),
     "up": ("planning history", "supervision live", "report", "run prepare evaluate", "planned"),
 }
 """Inside a package, from the ground up: folders and modules of one floor do not know one another, nor those above."""
