@@ -1,6 +1,8 @@
 """What is written down of an episode, and how it is drawn."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from PIL import Image
@@ -76,3 +78,28 @@ def test_long_text_is_wrapped_and_says_that_its_start_is_missing() -> None:
     short, long = pages([[("user", "hello")], [("user", "line\n" * (2 * LINES))]])
     assert short.size == long.size
     assert MISSING == "[...]"
+
+
+def test_who_reads_while_an_episode_is_written_again_finds_whole_files_only(tmp_path: Path) -> None:
+    long, _ = played(["what?"] * 10, name="frozenlake", max_turns=12)
+    short, _ = played(["what?"], name="frozenlake")
+    files.save(tmp_path, long)
+    over, seen = Event(), set()
+
+    def write() -> None:
+        for number in range(20):
+            files.save(tmp_path, short if number % 2 else long)
+        over.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not over.is_set() and not written.done():
+            for folder, recorded in files.saved(tmp_path):
+                seen.add(len(recorded.turns))
+                with Image.open(folder / files.ANIMATION) as animation:
+                    animation.load()
+                with Image.open(folder / "00.png") as picture:
+                    picture.load()
+        written.result()
+    assert seen == {len(long.turns), len(short.turns)}
+    assert not list(tmp_path.rglob("*.tmp"))

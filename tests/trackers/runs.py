@@ -34,10 +34,9 @@ def make(run_dir: Path, *overrides: str) -> Path:
     run_dir.mkdir(exist_ok=True)
     settings = ['model.init="tiny"', 'env=[{name="frozenlake"}]', "run.name=lake", *overrides]
     (run_dir / "resolved.toml").write_text(load([], settings, environ={}).toml())
-    write(run_dir, "eval", [evaluated(0, 0.25)])
-    write(run_dir, "train", [{"step": n, "loss": loss} for n, loss in enumerate(LOSSES, 1)])
-    write(run_dir, "eval", [evaluated(3, 0.75)])
-    write(run_dir, "grad_norms", [{"step": 3, "layer": "lm_head", "grad_norm": 2.0, "not_finite": 0}])
+    write(run_dir, "eval", [{"t": 1.0, **evaluated(0, 0.25)}, {"t": 5.0, **evaluated(3, 0.75)}])
+    write(run_dir, "train", [{"t": 1.0 + n, "step": n, "loss": loss} for n, loss in enumerate(LOSSES, 1)])
+    write(run_dir, "grad_norms", [{"t": 6.0, "step": 3, "layer": "lm_head", "grad_norm": 2.0, "not_finite": 0}])
     write(run_dir, "pool", [{"train.created": 12}])
     picture(run_dir, 0)
     picture(run_dir, 3)
