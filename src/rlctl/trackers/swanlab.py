@@ -11,10 +11,10 @@ class SwanLab:
     def __init__(self, about: About) -> None:
         self._run = swanlab.init(
             project=about.project,
-            experiment_name=about.name,
+            name=about.name,
             id=about.id,
             resume="allow",
-            logdir=str(about.folder),
+            log_dir=str(about.folder),
             config=dict(about.config),
         )
 
@@ -28,4 +28,4 @@ class SwanLab:
         """Its own threads send what was logged."""
 
     def close(self) -> None:
-        swanlab.finish()
+        self._run.finish()
