@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 from rlctl.config.serving import Env
-from rlctl.envs.caves import cave_room
-from rlctl.envs.levels import read
-from rlctl.envs.rooms import reference_room
-from rlctl.envs.sokoban import Sokoban
+from rlctl.envs.grids.caves import cave_room
+from rlctl.envs.grids.levels import read
+from rlctl.envs.grids.rooms import reference_room
+from rlctl.envs.grids.sokoban import Sokoban
 from rlctl.sftgen.main import Order, generate
 from rlctl.solvers.boards import Geometry, Room, bits
 from rlctl.solvers.pushes import solve_by_pushes

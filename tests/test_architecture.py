@@ -11,11 +11,11 @@ MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
-PROCESSES = {"gateway", "pool", "reward", "rollout", "train", "engines", "up"}
+PROCESSES = {"gateway", "pool", "reward", "rollout", "train", "engines", "up", "trackers"}
 """Packages of one process each: they share wire messages, never code."""
 MAINS = {
     *("gateway.server", "pool.server", "reward.server", "rollout.runner", "train.loop", "train.sft", "sftgen.main"),
-    *("engines.launch", "engines.embedded.server"),
+    *("engines.launch", "engines.embedded.server", "trackers.runner"),
     *("up.run", "up.planned", "up.prepare", "up.evaluate", "up.supervision.supervisor"),
 }
 SIDEWAYS = {("rlctl.up.prepare", "rlctl.sftgen.main")}
@@ -29,6 +29,7 @@ FLOORS = {
     ),
     "train": ("data", "objective", "layout", "ranks", "model", "weights monitor gather start", "learning", "loop sft"),
     "engines": ("embedded vllm", "launch"),
+    "envs": ("base", "text exchange splits", "episode seeded", "boards", "grids tasks adapters", "lookup"),
     "up": ("planning history", "supervision live", "report", "run prepare evaluate", "planned"),
 }
 """Inside a package, from the ground up: folders and modules of one floor do not know one another, nor those above."""

@@ -98,3 +98,21 @@ def test_the_metric_of_the_best_checkpoint_is_one_that_is_measured(files: Path, 
         return
     with pytest.raises(ConfigError, match=message):
         load([files / "mine.toml"], settings, {})
+
+
+@pytest.mark.parametrize(
+    ("trackers", "message"),
+    [
+        ('["tensorboard", "wandb"]', ""),
+        ('["my.module:Class"]', ""),
+        ('["tensorbord"]', "monitor.trackers: .*no tracker 'tensorbord'; did you mean 'tensorboard'"),
+        ('["zzz"]', "there are: tensorboard, wandb, swanlab, module:Class"),
+        ('["wandb", "wandb"]', "a tracker is named twice"),
+    ],
+)
+def test_trackers_are_known_by_name_or_by_class(files: Path, trackers: str, message: str) -> None:
+    if not message:
+        load([files / "mine.toml"], [f"monitor.trackers={trackers}"], {})
+        return
+    with pytest.raises(ConfigError, match=message):
+        load([files / "mine.toml"], [f"monitor.trackers={trackers}"], {})

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
 
 from tests.e2e.running import SMALL, finish, left_running, pid_of, rows, start, wait_for
 
@@ -30,6 +31,42 @@ def test_a_short_run_ends_with_exit_0_a_summary_that_adds_up_and_no_process(tmp_
     assert [row["step"] for row in summary["eval"]] == [0, 3]
     assert all(row["floor"] < row["ceiling"] for row in summary["eval"])
     assert (Path(summary["checkpoint"]) / "hf" / "model.safetensors").exists()
+    assert left_running(run_dir) == []
+
+
+def test_a_run_is_on_tensorboard_with_its_curves_and_animations_when_it_ends(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    settings = (*SMALL, "monitor.pictures_every=1", 'monitor.trackers=["tensorboard"]')
+    code, out, err = finish(start(run_dir, "--json", settings=settings))
+    assert code == 0, err[-3000:]
+    assert "tracker        tensorboard: 5 rows" in err
+    noted = json.loads(out)["trackers"]["tensorboard"]
+    events = EventAccumulator(str(run_dir / "trackers" / "tensorboard"), {IMAGES: 0}).Reload()
+    for row in rows(run_dir, "train"):
+        for key in ("reward_mean", "loss", "tokens_per_s"):
+            if key in row:
+                sent = {one.step: one.value for one in events.Scalars(f"train/{key}")}
+                assert sent[row["step"]] == pytest.approx(row[key], rel=1e-6)
+    rates = [row["success_rate"] for row in rows(run_dir, "eval")]
+    assert [one.value for one in events.Scalars("eval/frozenlake/val/success_rate")] == pytest.approx(rates)
+    animations = sorted(run_dir.glob("pictures/*/step-*/*/episode.gif"))
+    assert len(animations) == noted["pictures"] > 8
+    sent = {one.encoded_image_string for tag in events.Tags()["images"] for one in events.Images(tag)}
+    assert sent == {path.read_bytes() for path in animations}
+    assert (noted["failures"], noted["waiting"], noted["error"]) == (0, 0, "")
+    assert left_running(run_dir) == []
+
+
+@pytest.mark.parametrize(("name", "said"), [("Moody", "not sent (ConnectionError"), ("Fatal", "its process died")])
+def test_a_run_ends_well_without_its_tracker_and_tells_what_is_missing(tmp_path: Path, name: str, said: str) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "--json", settings=(*SMALL, f'monitor.trackers=["tests.trackers.anybodys:{name}"]'))
+    wait_for(run_dir.is_dir, 60, "the run directory")
+    (run_dir / "mood").write_text("open")
+    code, out, err = finish(process)
+    assert code == 0, err[-3000:]
+    assert json.loads(out)["status"] == "ok"
+    assert f"tests.trackers.anybodys:{name}: 0 rows" in err and said in err
     assert left_running(run_dir) == []
 
 

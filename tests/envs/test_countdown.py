@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlctl.config.serving import Env
 from rlctl.envs import family, instances
 from rlctl.envs.base import Instance
-from rlctl.envs.countdown import Puzzle, chance
+from rlctl.envs.tasks.countdown import Puzzle, chance
 from rlctl.rules.expressions import evaluate
 
 ENV = Env(name="countdown", style="compact", max_turns=1, max_actions=1)

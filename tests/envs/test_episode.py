@@ -5,7 +5,7 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import Episode, family
 from rlctl.envs.base import Instance
-from rlctl.envs.sokoban import Task
+from rlctl.envs.grids.sokoban import Task
 from rlctl.solvers.boards import parse
 from rlctl.solvers.lakes import Lake
 

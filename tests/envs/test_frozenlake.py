@@ -11,8 +11,8 @@ from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from rlctl.config.serving import Env
 from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
-from rlctl.envs.frozenlake import LakeWorld
-from rlctl.envs.lakes import maker
+from rlctl.envs.grids.frozenlake import LakeWorld
+from rlctl.envs.grids.lakes import maker
 from rlctl.solvers.lakes import Lake, distances, neighbours
 
 AFTER = neighbours(4)

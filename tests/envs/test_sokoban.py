@@ -12,8 +12,8 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.envs import family
 from rlctl.envs.base import Instance, Skip
-from rlctl.envs.rooms import reference_room
-from rlctl.envs.sokoban import SokobanWorld, Task, reachable
+from rlctl.envs.grids.rooms import reference_room
+from rlctl.envs.grids.sokoban import SokobanWorld, Task, reachable
 from rlctl.solvers.boards import Geometry, bits, parse
 from rlctl.solvers.chances import random_play
 
@@ -182,7 +182,7 @@ def test_too_many_states_are_estimated_and_the_estimate_says_so(monkeypatch):
     made = family(Env(name="sokoban", search_depth=4))
     instance = made.instance(3)
     exact = made.floor(instance, 8)
-    monkeypatch.setattr("rlctl.envs.sokoban.MAX_TABLE", 5)
+    monkeypatch.setattr("rlctl.envs.grids.sokoban.MAX_TABLE", 5)
     estimate = made.floor(instance, 8)
     assert (exact.exact, estimate.exact) == (True, False)
     assert estimate == made.floor(instance, 8)

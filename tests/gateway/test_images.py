@@ -141,6 +141,30 @@ async def test_a_prompt_that_is_too_long_with_its_images_is_refused_and_leaves_n
     assert not stack.pool.steps["t"]
 
 
+async def test_an_image_that_cannot_be_written_is_a_500_that_names_the_folder_and_leaves_no_step(stack: Stack) -> None:
+    folder = stack.run_dir / "images"
+    folder.write_text("in the way")
+    status, body = await stack.client.post("/t/p1/v1/chat/completions", {"messages": [asked(part(RED))]})
+    assert (status, body["error"]["code"]) == (500, "image_not_kept")
+    assert f"images of a run stay in {folder}" in body["error"]["message"]
+    assert not stack.engine.calls and not stack.pool.steps["t"]
+    folder.unlink()
+    stack.engine.script = ["red"]
+    await stack.client.chat("t", [asked("see", part(RED))])
+    check(stack, "t", [[RED]])
+    assert [path.name for path in folder.iterdir()] == [name(RED)], "no draft is left"
+
+
+async def test_an_image_that_comes_with_every_turn_is_one_file(stack: Stack) -> None:
+    stack.engine.script = ["one"] * 4
+    for uid in ("t", "u"):
+        first = await stack.client.chat(uid, [asked("see", part(RED))])
+        written = (stack.run_dir / "images" / name(RED)).stat().st_mtime_ns
+        await stack.client.chat(uid, [asked("see", part(RED)), first["choices"][0]["message"], asked("again")])
+    assert [path.name for path in (stack.run_dir / "images").iterdir()] == [name(RED)]
+    assert (stack.run_dir / "images" / name(RED)).stat().st_mtime_ns == written
+
+
 async def test_an_engine_that_would_ignore_images_is_found_out(stack: Stack) -> None:
     stack.engine.image = None
     status, body = await stack.client.post("/t/p1/v1/chat/completions", {"messages": [asked(part(RED))]})

@@ -1,6 +1,8 @@
 """What is written down of an episode, and how it is drawn."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from PIL import Image
@@ -9,19 +11,8 @@ from rlctl.config.serving import Env
 from rlctl.envs.lookup import family
 from rlctl.pictures import files
 from rlctl.pictures.boards import board, drawn, tiles
-from rlctl.pictures.record import Recorded, Recorder
 from rlctl.pictures.words import LINES, MISSING, pages, wrapped
-
-
-def played(answers: list[str], **keys: object) -> tuple[Recorded, Recorder]:
-    env = Env.model_validate({"max_turns": 3, "max_actions": 6, **keys})
-    made = family(env)
-    instance = next(made.distinct("train", 0))
-    recorder = Recorder(made.episode(instance, 0))
-    for answer in answers:
-        recorder.feed(answer)
-    where = {"uid": "val-x-0", "env": env.name, "tag": env.name, "series": "val", "step": 20, "number": 0}
-    return recorder.episode(recorder.facts(), instance=instance.key, **where), recorder  # type: ignore[arg-type]
+from tests.pictures.playing import played
 
 
 def test_every_action_of_a_turn_is_a_moment_and_the_play_is_unchanged() -> None:
@@ -87,3 +78,28 @@ def test_long_text_is_wrapped_and_says_that_its_start_is_missing() -> None:
     short, long = pages([[("user", "hello")], [("user", "line\n" * (2 * LINES))]])
     assert short.size == long.size
     assert MISSING == "[...]"
+
+
+def test_who_reads_while_an_episode_is_written_again_finds_whole_files_only(tmp_path: Path) -> None:
+    long, _ = played(["what?"] * 10, name="frozenlake", max_turns=12)
+    short, _ = played(["what?"], name="frozenlake")
+    files.save(tmp_path, long)
+    over, seen = Event(), set()
+
+    def write() -> None:
+        for number in range(20):
+            files.save(tmp_path, short if number % 2 else long)
+        over.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        while not over.is_set() and not written.done():
+            for folder, recorded in files.saved(tmp_path):
+                seen.add(len(recorded.turns))
+                with Image.open(folder / files.ANIMATION) as animation:
+                    animation.load()
+                with Image.open(folder / "00.png") as picture:
+                    picture.load()
+        written.result()
+    assert seen == {len(long.turns), len(short.turns)}
+    assert not list(tmp_path.rglob("*.tmp"))

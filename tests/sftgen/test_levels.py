@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.config.serving import Env
 from rlctl.envs import Episode, family, instances
-from rlctl.envs.caves import cave_room
+from rlctl.envs.grids.caves import cave_room
 from rlctl.errors import ConfigError
 from rlctl.sftgen.main import Order, generate
 from rlctl.solvers.boards import Geometry

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.envs.caves import cave, cave_room
+from rlctl.envs.grids.caves import cave, cave_room
 from rlctl.solvers.boards import Geometry, Room, bits, move, parse
 from rlctl.solvers.deadlocks import FAR, Field
 from rlctl.solvers.pushes import Pushes, pairing, solve_by_pushes

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.envs.caves import cave_room
-from rlctl.envs.rooms import reference_room
+from rlctl.envs.grids.caves import cave_room
+from rlctl.envs.grids.rooms import reference_room
 from rlctl.solvers.boards import Geometry, move, parse
 from rlctl.solvers.search import solve
 

@@ -70,6 +70,7 @@ def supervise(run_dir: Path, clock: Clock, stops: Stops, specs: list[ProcessSpec
 
 POOL = ProcessSpec("pool", ())
 GATEWAY = ProcessSpec("gateway", (), needs=("pool",))
+TRACK = ProcessSpec("track", (), stage="mirror")
 TRAIN = ProcessSpec("train", (), stage="train", needs=("gateway",), ends_run=True)
 
 
@@ -129,3 +130,22 @@ def test_without_a_trainer_there_is_no_watchdog(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         supervisor.run()
     assert clock.now > 60
+
+
+def test_a_run_goes_on_when_its_mirror_dies_or_never_gets_ready(tmp_path: Path) -> None:
+    for number, fate in enumerate(({"ends_at": 1, "code": -11}, {"ends_at": 1, "code": 0}, {"ready_at": 1e9})):
+        clock = Clock()
+        specs = [TRACK, POOL, GATEWAY, TRAIN]
+        made = supervise(tmp_path / str(number), clock, Stops(), specs, track=fate, train={"ends_at": 4.5})
+        made._limits = Limits(start_s=2, watchdog_s=5)
+        made.run()
+        assert made.members[-1].state == "done"
+        state = json.loads((tmp_path / str(number) / "components" / "track.json").read_text())["state"]
+        assert state == ("dead" if "code" in fate else "ended")
+
+
+def test_mirrors_are_ended_last(tmp_path: Path) -> None:
+    clock = Clock()
+    supervise(tmp_path, clock, Stops(), [TRACK, POOL, GATEWAY, TRAIN], train={"ends_at": 1}).run()
+    ends = [event for event in clock.events if event.endswith("gets 15")]
+    assert ends == ["gateway gets 15", "pool gets 15", "track gets 15"]

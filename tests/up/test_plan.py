@@ -1,5 +1,6 @@
 """Configuration -> processes; devices; what is checked before anything starts."""
 
+import importlib.util
 import json
 import socket
 import subprocess
@@ -44,6 +45,29 @@ def test_without_a_tiny_model_and_warm_start_there_is_nothing_to_prepare() -> No
     assert list(planned('model.init=""', "model.path=some/model")) == [
         *("pool", "engine-0", "gateway", "reward", "rollout", "train")
     ]
+
+
+def test_a_run_with_trackers_has_a_process_for_them_that_nothing_waits_for() -> None:
+    specs = planned('monitor.trackers=["tensorboard"]')
+    assert specs["track"].argv == (sys.executable, "-m", "rlctl", "track", "/runs/x", "--follow")
+    assert specs["track"].stage == "mirror" and not specs["track"].needs
+    assert not any("track" in spec.needs for spec in specs.values())
+    assert "track" not in planned()
+
+
+def test_a_tracker_whose_package_is_missing_is_found_before_the_start() -> None:
+    if importlib.util.find_spec("swanlab"):
+        pytest.skip("swanlab is installed")
+    settings = ['model.init="tiny"', 'env=[{name="frozenlake"}]', 'monitor.trackers=["tensorboard", "swanlab"]']
+    loaded = load([], settings, environ={})
+    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
+    with pytest.raises(ConfigError) as caught:
+        checks.check(loaded, specs, hub=lambda model, revision: None)
+    (problem,) = caught.value.problems
+    assert problem.endswith(
+        "monitor.trackers: swanlab needs the package swanlab, which is not installed: pip install 'rlctl[swanlab]'"
+    )
+    checks.check(loaded, [spec for spec in specs if spec.name != "track"], hub=lambda model, revision: None)
 
 
 def test_processes_are_this_interpreter_and_trainers_run_under_torchrun() -> None:

@@ -65,6 +65,23 @@ def test_reward_parts_are_in_the_summary_and_on_the_page(run_dir: Path) -> None:
     assert report.rewards(found).endswith("mean of 42 scored: env 0.41, judge 6.5; 2 x reward.judge: no_score")
 
 
+def test_what_trackers_got_is_in_the_summary_and_what_they_did_not_get_has_a_cure(run_dir: Path) -> None:
+    assert summarize(run_dir)["trackers"] == {}
+    (run_dir / "trackers").mkdir()
+    counts = {"rows": 90, "pictures": 8, "skipped": 1, "failures": 4, "waiting": 5, "error": "CommError: no one"}
+    note = {"name": "wandb", "id": "x", "row_marks": {}, "picture_marks": {}, **counts}
+    (run_dir / "trackers" / "wandb.json").write_text(json.dumps(note))
+    (found,) = summarize(run_dir)["trackers"].items()
+    assert found == ("wandb", counts)
+    assert report.tracked(*found, run_dir).endswith(
+        "wandb: 90 rows, 8 pictures; 4 failures; 1 pictures refused; "
+        f"5 not sent (CommError: no one): rlctl track {run_dir} --to wandb"
+    )
+    (run_dir / "components").mkdir(exist_ok=True)
+    (run_dir / "components" / "track.json").write_text('{"name": "track", "pid": 1, "url": "", "state": "dead"}')
+    assert summarize(run_dir)["trackers"]["wandb"]["error"] == "its process died, see logs/track.log"
+
+
 def test_a_run_without_any_metrics_still_has_a_summary(tmp_path: Path) -> None:
     summary = summarize(tmp_path)
     assert (summary["status"], summary["steps"], summary["eval"], summary["checkpoint"]) == ("unknown", 0, [], None)

@@ -10,7 +10,7 @@ from rlctl.agents.call import Call
 from rlctl.agents.client import Client
 from rlctl.config import worlds
 from rlctl.config.serving import Env
-from rlctl.envs.verified import load, rows
+from rlctl.envs.adapters.verified import load, rows
 from rlctl.errors import RlctlError
 from rlctl.wire.samples import Facts
 

@@ -3,15 +3,20 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlctl.config.algorithm import Algo
 from rlctl.config.base import Fraction, NonNegative, Positive, Seconds, Section
 from rlctl.config.learning import Ckpt, Critic, Model, Reference, Sft, Sync, Train
 from rlctl.config.serving import Engine, Env, Eval, Gateway, Pool, Reward, Rollout
+from rlctl.config.suggest import nearest
 
 BEST_KEYS = ("success_rate", "mean_reward")
 """What `ckpt.best_metric` may name of an evaluation."""
+
+
+TRACKERS = ("tensorboard", "wandb", "swanlab")
+"""Built-in values of `monitor.trackers`; each is the name of its package and of the extra that installs it, too."""
 
 
 class Run(Section):
@@ -46,6 +51,10 @@ class Monitor(Section):
     """Episodes of every evaluation, and of a training group, that are kept as pictures (`pictures/`). 0: none."""
     pictures_every: NonNegative = 20
     """The first training group of every so many batches is kept as pictures. 0: only evaluations."""
+    trackers: list[str] = []
+    """Where curves and pictures go besides the run directory: tensorboard, wandb, swanlab or `module:Class`."""
+    project: str = "rlctl"
+    """What wandb and swanlab file runs under."""
     report_every_s: Seconds = 60.0
     """Between two versions of report.html while the run goes on."""
     peak_tflops: float = Field(default=0.0, ge=0)
@@ -64,6 +73,20 @@ class Monitor(Section):
     reward is no higher than it was then."""
     collapse_stop: bool = False
     """End the run on collapse, instead of a warning."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in TRACKERS and ":" not in name:
+                hint = nearest(name, TRACKERS)
+                raise ValueError(
+                    f"there is no tracker {name!r}"
+                    + (f"; did you mean {hint!r}?" if hint else f"; there are: {', '.join(TRACKERS)}, module:Class")
+                )
+        if len(set(names)) < len(names):
+            raise ValueError("a tracker is named twice")
+        return names
 
 
 class Config(Section):

@@ -7,19 +7,19 @@ from typing import Any
 
 from rlctl.config.serving import Env
 from rlctl.config.suggest import nearest
-from rlctl.envs.arena import Arena
-from rlctl.envs.bandit import Bandit
+from rlctl.envs.adapters.arena import Arena
+from rlctl.envs.adapters.gym import Gymnasium
+from rlctl.envs.adapters.reasoning import Reasoning
+from rlctl.envs.adapters.verified import Verified
 from rlctl.envs.base import Family, Instance
-from rlctl.envs.countdown import Countdown
-from rlctl.envs.errands import Errands
-from rlctl.envs.frozenlake import FrozenLake
-from rlctl.envs.gym import Gymnasium
-from rlctl.envs.questions import Questions
-from rlctl.envs.reasoning import Reasoning
+from rlctl.envs.grids.frozenlake import FrozenLake
+from rlctl.envs.grids.sokoban import Sokoban
 from rlctl.envs.seeded import Seeded
-from rlctl.envs.sokoban import Sokoban
 from rlctl.envs.splits import too_few
-from rlctl.envs.verified import Verified
+from rlctl.envs.tasks.bandit import Bandit
+from rlctl.envs.tasks.countdown import Countdown
+from rlctl.envs.tasks.errands import Errands
+from rlctl.envs.tasks.questions import Questions
 from rlctl.errors import ConfigError
 
 NEEDED = ("splits", "distinct", "episode", "task", "floor", "ceiling")

@@ -1,7 +1,8 @@
 """Recorded episodes on disk: pictures/SERIES/step-000020/TAG-0/ with episode.json, 00.png, 01.png, ..., episode.gif."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,23 +62,42 @@ def path_of(run_dir: Path, recorded: Recorded) -> Path:
 
 
 def save(run_dir: Path, recorded: Recorded) -> Path:
-    """Write the record, its frames and their animation; the record comes last, so what has one is whole."""
+    """Write the record, its frames and their animation.
+
+    Others read while this writes (the page of a run, trackers): every file gets its name when it is whole, and the
+    record comes after what it stands for.
+    """
     folder = path_of(run_dir, recorded)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.png"):
-        old.unlink()
     made = [(frame, picture) for frame in frames(recorded) if (picture := frame.picture) is not None]
-    for number, (_, picture) in enumerate(made):
-        reduced(picture).save(folder / f"{number:02d}.png", optimize=True)
+    names = [f"{number:02d}.png" for number in range(len(made))]
+    for name, (_, picture) in zip(names, made, strict=True):
+        _whole(folder / name, partial(reduced(picture).save, format="png", optimize=True))
     if made:
         first, *rest = [reduced(captioned(picture, frame.caption)) for frame, picture in made]
         durations = [FRAME_MS] * len(rest) + [LAST_MS]
-        first.save(folder / ANIMATION, save_all=True, append_images=rest, duration=durations, loop=0)
-    (folder / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
+        animated = partial(first.save, format="gif", save_all=True, append_images=rest, duration=durations, loop=0)
+        _whole(folder / ANIMATION, animated)
+    text = msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n"
+    _whole(folder / RECORD, lambda path: path.write_bytes(text))
+    for old in folder.glob("*.png"):  # of an earlier life that played it longer
+        if old.name not in names:
+            old.unlink()
     return folder
 
 
+def _whole(path: Path, write: Callable[[Path], object]) -> None:
+    temporary = path.with_name(f"{path.name}.tmp")
+    write(temporary)
+    temporary.replace(path)
+
+
+def records(run_dir: Path) -> list[Path]:
+    """Records of all episodes of a run, by series, step, environment and number."""
+    return sorted((run_dir / FOLDER).glob(f"*/step-*/*/{RECORD}"))
+
+
 def saved(run_dir: Path) -> Iterator[tuple[Path, Recorded]]:
-    """All recorded episodes of a run with their folders, by series, step, environment and number."""
-    for path in sorted((run_dir / FOLDER).glob(f"*/step-*/*/{RECORD}")):
+    """All recorded episodes of a run with their folders."""
+    for path in records(run_dir):
         yield path.parent, msgspec.json.decode(path.read_bytes(), type=Recorded)

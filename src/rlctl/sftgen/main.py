@@ -21,7 +21,7 @@ from typing import Any
 
 import rlctl
 from rlctl.config.serving import Env
-from rlctl.envs.levels import level_files
+from rlctl.envs.grids.levels import level_files
 from rlctl.envs.lookup import seeded
 from rlctl.envs.splits import too_few
 from rlctl.errors import ConfigError

@@ -28,9 +28,17 @@ class Metrics:
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
     """Rows of a metrics file; a last line still being written is left out."""
+    for row, _ in read_on(path, 0):
+        yield row
+
+
+def read_on(path: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
+    """Rows from byte `offset` on, each with the byte where it ends; a last line still being written is left out."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
+        file.seek(offset)
         for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            if line.endswith(b"\n"):
+                offset += len(line)
+                yield json.loads(line), offset

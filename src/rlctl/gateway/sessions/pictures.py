@@ -1,7 +1,8 @@
 """The images of conversations: checked once, then files of the run, RUN/images/SHA256.KIND.
 
 A Step names its images. They are on disk before the engine is asked, so no Step in the pool names a file that is not
-there.
+there. They stay as long as the run directory does: trajectories, exports and later turns name them, each file is there
+once however often it is sent, and what is written once is never written again.
 """
 
 import asyncio
@@ -26,9 +27,16 @@ class Pictures:
         self.most_pixels = most_pixels
 
     async def keep(self, images: dict[str, bytes]) -> None:
-        """Check and write those that are not there yet; Fault 400 for what is no image of its media type."""
+        """Check and write those that are not there yet.
+
+        Fault 400 for what is no image of its media type, 500 when the disk does not take it (full, no permission).
+        """
         if new := {name: content for name, content in images.items() if not (self.folder / name).exists()}:
-            await asyncio.to_thread(self._keep, new)
+            try:
+                await asyncio.to_thread(self._keep, new)
+            except OSError as error:
+                where = f"images of a run stay in {self.folder}, and one cannot be written"
+                raise Fault(500, f"{where}: {error.strerror or error}", "image_not_kept") from None
 
     async def read(self, names: Sequence[str]) -> list[bytes]:
         """Contents by name; Fault 500 when somebody has deleted one."""
@@ -42,11 +50,14 @@ class Pictures:
         for name, content in images.items():
             check(content, name.rpartition(".")[2], self.most_pixels)
             draft = self.folder / f".{uuid.uuid4().hex}"  # another worker may be writing the same one
-            with draft.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(self.folder / name)
+            try:
+                with draft.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                draft.rename(self.folder / name)
+            finally:
+                draft.unlink(missing_ok=True)
 
 
 def check(content: bytes, kind: str, most_pixels: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from rlctl.config import Config
+from rlctl.telemetry.metrics import read_on
 
 RECENT = 20
 """Training steps that rates and the time left are averaged over."""
@@ -25,14 +26,9 @@ class Rows:
 
     def refresh(self) -> list[dict[str, Any]]:
         """All rows so far; a last line still being written waits for the next look."""
-        if not self._path.exists():
-            return self.rows
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        self.rows += [json.loads(line) for line in whole.splitlines()]
+        for row, end in read_on(self._path, self._offset):
+            self.rows.append(row)
+            self._offset = end
         return self.rows
 
 

@@ -35,6 +35,7 @@ def summarize(run_dir: Path) -> Json:
         "checkpoint": checkpoint(run_dir),
         "best": best(run_dir),
         "phases": phases(run_dir),
+        "trackers": trackers(run_dir),
     }
 
 
@@ -113,6 +114,16 @@ def best(run_dir: Path) -> Json | None:
     found = json.loads(path.read_text(encoding="utf-8"))
     folder = path.parent / found["checkpoint"]
     return {**found, "checkpoint": str(folder.absolute()), "step": int(folder.name.rpartition("_")[2])}
+
+
+def trackers(run_dir: Path) -> dict[str, Json]:
+    """What every tracker has got so far, what it refused, what waits and why (see rlctl.trackers.mirror)."""
+    component = run_dir / "components" / "track.json"
+    state = json.loads(component.read_text(encoding="utf-8"))["state"] if component.exists() else ""
+    died = {"error": "its process died, see logs/track.log"} if state == "dead" else {}
+    keys = ("rows", "pictures", "skipped", "failures", "waiting", "error")
+    notes = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((run_dir / "trackers").glob("*.json"))]
+    return {note["name"]: {key: note[key] for key in keys} | died for note in notes}
 
 
 def phases(run_dir: Path) -> dict[str, Json]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlctl.config import Loaded
 from rlctl.config.base import MASK
+from rlctl.config.root import TRACKERS
 from rlctl.config.suggest import nearest
 from rlctl.errors import ConfigError
 from rlctl.up.planning.plan import ProcessSpec
@@ -28,7 +29,7 @@ def check(
     names = {spec.name for spec in specs}
     found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names), *_ranks(loaded, names)]
     if starting:
-        found += [*_task(loaded, names), *_packages(names), *_redis(loaded, names)]
+        found += [*_task(loaded, names), *_packages(names), *_redis(loaded, names), *_trackers(loaded, names)]
     if found:
         raise ConfigError(found)
 
@@ -145,6 +146,13 @@ def _redis(loaded: Loaded, names: set[str]) -> Iterator[str]:
         yield f"{where}: Redis needs the package redis, which is not installed: pip install 'rlctl[redis]'"
     if MASK in loaded.config.pool.url:
         yield f"{where}: the password is not kept in resolved.toml: give the address again, e.g. in RLCTL__POOL__URL"
+
+
+def _trackers(loaded: Loaded, names: set[str]) -> Iterator[str]:
+    for name in loaded.config.monitor.trackers if "track" in names else []:
+        if name in TRACKERS and importlib.util.find_spec(name) is None:
+            where = place(loaded, "monitor.trackers")
+            yield f"{where}: {name} needs the package {name}, which is not installed: pip install 'rlctl[{name}]'"
 
 
 def claim(run_dir: Path, resume: bool, where: str) -> None:

@@ -3,6 +3,7 @@
     prepare (model, demonstrations)
       |-> pool, engine-0..n -> gateway -+-> rollout -> [sft, to its end] -> train, whose exit 0 ends the run
       '----> reward --------------------'
+    track (monitor.trackers): reads the run directory only; nothing waits for it
 
 A process starts as soon as everything it needs is ready, so this list is in order of readiness.
 """
@@ -28,7 +29,8 @@ class ProcessSpec:
     env: dict[str, str] = field(default_factory=dict)
     """Added to the environment of `rlctl up` (without its own RLCTL__ variables: those are in resolved.toml)."""
     gpus: tuple[int, ...] = ()
-    stage: Literal["prepare", "serve", "sft", "train"] = "serve"
+    stage: Literal["prepare", "serve", "sft", "train", "mirror"] = "serve"
+    """mirror: sends a copy elsewhere; it is ended last, and the run goes on when it dies."""
     needs: tuple[str, ...] = ()
     """Processes that must be ready first."""
     ready_when: Literal["announced", "exit"] = "announced"
@@ -79,6 +81,8 @@ class _Builder:
         pool = () if config.pool.elsewhere else ("pool",)
         sft = ("sft",) if config.sft.max_steps else ()
         specs = []
+        if config.monitor.trackers:
+            specs.append(self._mirror())
         if first:
             specs.append(self._process("prepare", stage="prepare", ready_when="exit"))
         if pool:
@@ -100,6 +104,10 @@ class _Builder:
         torchrun += ["--master-addr", "127.0.0.1", "--master-port", str(port)]
         spec = self._process(name, stage=name, gpus=self.gpus.train, threads=self.config.train.threads, **how)
         return replace(spec, argv=(spec.argv[0], *torchrun, *spec.argv[1:]))
+
+    def _mirror(self) -> ProcessSpec:
+        spec = self._process("track", stage="mirror")
+        return replace(spec, argv=(*spec.argv[:4], str(self.run_dir), "--follow"))
 
     def _process(self, name: str, args: tuple[str, ...] = (), **how: Any) -> ProcessSpec:
         spec = ProcessSpec(name, argv=(), **how)

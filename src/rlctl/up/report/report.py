@@ -43,6 +43,9 @@ def show(console: Console, run_dir: Path, written: Json) -> None:
     console.print(outcomes(written["samples"]), highlight=False, soft_wrap=True)
     if written["rewards"]["parts"]:
         console.print(rewards(written["rewards"]), highlight=False, soft_wrap=True)
+    for name, one in written["trackers"].items():
+        style = "yellow" if one["failures"] or one["error"] else ""
+        console.print(tracked(name, one, run_dir), style=style, highlight=False, markup=False, soft_wrap=True)
     console.print(f"run directory  {run_dir}", highlight=False, soft_wrap=True)
     if written["checkpoint"]:
         console.print(f"checkpoint     {written['checkpoint']}", highlight=False, soft_wrap=True)
@@ -89,3 +92,13 @@ def rewards(found: Json) -> str:
     parts = ", ".join(f"{name} {part['mean']:.3g}" for name, part in found["parts"].items())
     errors = "".join(f"; {number} x {name}" for name, number in found["errors"].items())
     return f"rewards        mean of {found['scored']} scored: {parts}{errors}"
+
+
+def tracked(name: str, one: Json, run_dir: Path) -> str:
+    """ "tracker        wandb: 120 rows, 8 pictures; 2 failures; 14 not sent (error): rlctl track RUN --to wandb"."""
+    text = f"tracker        {name}: {one['rows']} rows, {one['pictures']} pictures"
+    text += f"; {one['failures']} failures" if one["failures"] else ""
+    text += f"; {one['skipped']} pictures refused" if one["skipped"] else ""
+    if one["waiting"] or one["error"]:
+        text += f"; {one['waiting']} not sent ({one['error']}): rlctl track {run_dir} --to {name}"
+    return text

@@ -2,10 +2,11 @@
 
     waiting --needs are ready--> starting --components/NAME.json--> ready --exit 0 of train--> the run is complete
                                     '------exit 0 of prepare, sft--> done
-    any other exit, at any time --> dead, ComponentDied: all the others are ended (SIGTERM, then SIGKILL)
+    any other exit, at any time --> dead, ComponentDied: all the others are ended (SIGTERM, then SIGKILL);
+                                    a mirror (track) is dead, and the run goes on without it
 
-What others need outlives them: the processes that need no serving one (pool, engines) are ended last, so that the
-pool's last statistics count everything.
+What others need outlives them: the processes that need no serving one (pool, engines) are ended after the others, so
+that the pool's last statistics count everything; mirrors come last and longest, to send what the end has written.
 """
 
 import json
@@ -23,8 +24,8 @@ from rlctl.up.supervision.processes import Child, Launch, exit_text, wait_all
 
 State = Literal["waiting", "starting", "ready", "done", "dead", "ended"]
 POLL_S = 0.1
-GRACE_S = (3.0, 2.5)
-"""Seconds between SIGTERM and SIGKILL: for the processes that need others, then for those they needed."""
+GRACE_S = (3.0, 2.5, 10.0)
+"""Seconds between SIGTERM and SIGKILL: for the processes that need others, then for those they needed, then mirrors."""
 TAIL = 15
 
 
@@ -154,8 +155,9 @@ class Supervisor:
             raise self._death(member, f"was not ready within {self._limits.start_s:g} s")
 
     def _late(self, member: Member) -> bool:
-        serves = member.state == "starting" and member.spec.ready_when == "announced" and not member.spec.ends_run
-        return serves and self._clock() - member.since > self._limits.start_s
+        spec = member.spec
+        serves = member.state == "starting" and spec.ready_when == "announced" and not spec.ends_run
+        return serves and spec.stage != "mirror" and self._clock() - member.since > self._limits.start_s
 
     def _announced(self, member: Member) -> bool:
         """Whether the process, not an earlier one of that name, has written its readiness file."""
@@ -174,6 +176,8 @@ class Supervisor:
         stage = member.spec.ready_when == "exit" or member.spec.ends_run
         if code or not stage:
             member.state = "dead"
+            if member.spec.stage == "mirror":
+                return
             raise self._death(member, f"died with {exit_text(code)}")
         member.state = "done"
         self._record(member)
@@ -211,8 +215,12 @@ class Supervisor:
     def stop(self) -> None:
         """End everything that runs: those that need others first, then the others; a second Ctrl-C kills at once."""
         serving = {member.spec.name for member in self.members if member.spec.stage == "serve"}
-        for needy, grace in ((True, GRACE_S[0]), (False, GRACE_S[1])):
-            children = [m.child for m in self.members if m.child and bool(serving & set(m.spec.needs)) == needy]
+
+        def turn(spec: ProcessSpec) -> int:
+            return 2 if spec.stage == "mirror" else 0 if serving & set(spec.needs) else 1
+
+        for number, grace in enumerate(GRACE_S):
+            children = [m.child for m in self.members if m.child and turn(m.spec) == number]
             living = [child for child in children if child.poll() is None]
             for child in living:
                 child.signal(signal.SIGTERM)

@@ -11,10 +11,10 @@ from functools import cached_property
 
 from rlctl.config import worlds
 from rlctl.config.serving import Env
-from rlctl.envs import tables
 from rlctl.envs.base import Instance
 from rlctl.envs.exchange import Exchange, Verdict, opening
 from rlctl.envs.splits import split_of
+from rlctl.envs.tasks import tables
 from rlctl.errors import ConfigError
 from rlctl.rules.answers import RULES
 from rlctl.rules.numbers import answer as number_of

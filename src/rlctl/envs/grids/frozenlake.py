@@ -11,9 +11,9 @@ import numpy as np
 
 from rlctl.config import worlds
 from rlctl.config.serving import Env
-from rlctl.envs import lakes
 from rlctl.envs.base import Instance, Outcome, Rate, Skip, horizon
 from rlctl.envs.boards import Boards
+from rlctl.envs.grids import lakes
 from rlctl.solvers.chances import Table, action_values, best_play, random_play
 from rlctl.solvers.lakes import Lake, distances, neighbours, table
 

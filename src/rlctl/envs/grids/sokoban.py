@@ -9,9 +9,9 @@ from rlctl.config import worlds
 from rlctl.config.serving import Env
 from rlctl.envs.base import Instance, Outcome, Rate, Skip
 from rlctl.envs.boards import Boards
-from rlctl.envs.caves import cave_room
-from rlctl.envs.levels import Collection, read
-from rlctl.envs.rooms import reference_room
+from rlctl.envs.grids.caves import cave_room
+from rlctl.envs.grids.levels import Collection, read
+from rlctl.envs.grids.rooms import reference_room
 from rlctl.solvers.boards import Geometry, Room, move, paint, sketch
 from rlctl.solvers.chances import Table, random_play
 from rlctl.solvers.pushes import solve_by_pushes

@@ -1,0 +1,1 @@
+"""Boards that we have built: their rules, and where they come from by seed or from files."""
