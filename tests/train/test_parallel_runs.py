@@ -16,6 +16,7 @@ from .test_loop import final_weights, finished, record, replay, run, torchrun
 SECTIONS: dict[str, Any] = {
     "algo": {"old": "recompute", "kl": {"coef": 0.1}, "advantage": "gae", "whiten": True},
     "critic": {"optim": {"lr": 1e-3, "eps": 1e-4}},
+    "monitor": {"layer_grad_norms": True},
 }
 """Everything that is measured or trained beside the policy."""
 OPTIM = {"optim": {"lr": 1e-3, "eps": 1e-4}}
@@ -36,7 +37,7 @@ def straight(model_dir: Path, tmp_path_factory: pytest.TempPathFactory, recorded
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"sequence": 2}], ids=str)
+@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"sequence": 2}, {"pipeline": 2}], ids=str)
 def test_two_processes_that_work_together_log_save_and_resume_as_one(
     parallel: dict[str, int], model_dir: Path, tmp_path: Path, recorded: Path, straight: Path
 ) -> None:
@@ -56,14 +57,15 @@ def test_two_processes_that_work_together_log_save_and_resume_as_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_of_one_process_goes_on_under_tensor_parallelism(
-    model_dir: Path, tmp_path: Path, recorded: Path, straight: Path
+@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"pipeline": 2}], ids=str)
+def test_a_run_of_one_process_goes_on_with_two_that_work_together(
+    parallel: dict[str, int], model_dir: Path, tmp_path: Path, recorded: Path, straight: Path
 ) -> None:
     shutil.copytree(straight / "checkpoints" / "step_3", tmp_path / "checkpoints" / "step_3")
     (tmp_path / "checkpoints" / "latest").write_text("step_3")
     finished(
         torchrun(
-            replay(model_dir, tmp_path, recorded, 6, train=OPTIM | {"parallel": {"tensor": 2}}, **SECTIONS), tmp_path, 2
+            replay(model_dir, tmp_path, recorded, 6, train=OPTIM | {"parallel": parallel}, **SECTIONS), tmp_path, 2
         )
     )
     alike(tmp_path, straight)
@@ -80,3 +82,10 @@ def alike(folder: Path, straight: Path) -> None:
             assert row.get(key, 0.0) == pytest.approx(one.get(key, 0.0), rel=1e-4, abs=1e-6), key
         for key in ("tokens", "updates", "samples", "sequences"):
             assert row.get(key) == one.get(key), key
+    found, norms = (layer_norms(path) for path in (folder, straight))
+    assert list(found)[-4:] == [(6, f"model.{layer}") for layer in ("embed_tokens", "layers.0", "layers.1", "norm")]
+    assert found == pytest.approx({key: norms[key] for key in found}, rel=1e-4, abs=1e-6)
+
+
+def layer_norms(folder: Path) -> dict[tuple[int, str], float]:
+    return {(row["step"], row["layer"]): row["grad_norm"] for row in read(folder / "metrics" / "grad_norms.jsonl")}
