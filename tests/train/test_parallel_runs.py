@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlctl.telemetry.metrics import read
 
-from .conftest import config_for
+from .conftest import FakeEngine, config_for
 from .test_loop import final_weights, finished, record, replay, run, torchrun
 
 SECTIONS: dict[str, Any] = {
@@ -37,19 +38,30 @@ def straight(model_dir: Path, tmp_path_factory: pytest.TempPathFactory, recorded
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"sequence": 2}, {"pipeline": 2}], ids=str)
-def test_two_processes_that_work_together_log_save_and_resume_as_one(
-    parallel: dict[str, int], model_dir: Path, tmp_path: Path, recorded: Path, straight: Path
+@pytest.mark.parametrize(
+    ("parallel", "processes"),
+    [({"tensor": 2}, 2), ({"sequence": 2}, 2), ({"pipeline": 2}, 2), ({"pipeline": 2}, 4)],
+    ids=str,
+)
+def test_processes_that_work_together_log_save_and_resume_as_one(
+    parallel: dict[str, int],
+    processes: int,
+    model_dir: Path,
+    tmp_path: Path,
+    recorded: Path,
+    straight: Path,
+    engine: FakeEngine,
 ) -> None:
-    finished(
-        torchrun(
-            replay(model_dir, tmp_path, recorded, 3, train=OPTIM | {"parallel": parallel}, **SECTIONS), tmp_path, 2
-        )
-    )
+    train, sections = OPTIM | {"parallel": parallel}, SECTIONS | {"engine": {"urls": [engine.url]}}
+    finished(torchrun(replay(model_dir, tmp_path, recorded, 3, train=train, **sections), tmp_path, processes))
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoints" / "step_3" / "hf", dtype=torch.float32)
     ours = final_weights(config_for(model_dir, tmp_path), 3)
     assert all(torch.equal(ours[name], value) for name, value in saved.state_dict().items() if name in ours)
+    published = load_file(tmp_path / "weights" / "v3" / "model.safetensors")
+    assert engine.told[-1]["version"] == 3 and set(published) == set(ours)
+    assert all(torch.equal(published[name], value) for name, value in ours.items())
     theirs = final_weights(config_for(model_dir, straight), 3)
+    assert set(ours) == set(theirs)
     assert all(torch.linalg.norm(ours[k] - theirs[k]) < 1e-5 * torch.linalg.norm(theirs[k]) for k in theirs)
     run(replay(model_dir, tmp_path, recorded, 6, train=OPTIM, **SECTIONS))
     alike(tmp_path, straight)

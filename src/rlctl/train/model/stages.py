@@ -188,8 +188,9 @@ def add_tied(module: Any) -> None:
         return
     mine = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
     theirs = torch.empty_like(mine, memory_format=torch.contiguous_format)
-    peer = {"group": stage.group, "group_peer": stage.count - 1 if stage.first else 0}
-    sent = dist.P2POp(dist.isend, mine.contiguous(), **peer)
-    for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, theirs, **peer)]):
+    peer = stage.count - 1 if stage.first else 0
+    sent = dist.P2POp(dist.isend, mine.contiguous(), group=stage.group, group_peer=peer)
+    got = dist.P2POp(dist.irecv, theirs, group=stage.group, group_peer=peer)
+    for work in dist.batch_isend_irecv([sent, got]):
         work.wait()
     mine.add_(theirs)
