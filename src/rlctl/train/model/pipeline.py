@@ -73,7 +73,7 @@ def _schedule(module: Any, work: Work, micros: Sequence[MicroBatch], carried: in
         stage.count,
         next(module.lm.parameters()).device,
         input_args=() if stage.first else like,
-        output_args=() if stage.last else like,
+        output_args=torch.empty((), device="meta") if stage.last else like,
         group=stage.group,
     )
     kind = Schedule1F1B if backward and len(micros) >= stage.count else ScheduleGPipe
