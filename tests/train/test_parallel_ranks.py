@@ -64,7 +64,6 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
     "pipeline, lean forests": ("qwen2", {"parallel": PIPELINE, "memory": LEAN}, FOREST, FEW),
     "pipeline, untied": ("qwen3", {"parallel": PIPELINE}, ROWS, FEW),
     "pipeline, lora": ("qwen2", {"parallel": PIPELINE, "lora": {"rank": 4}}, ROWS, FEW[:3]),
-    "pipeline, compiled": ("qwen2", {"parallel": PIPELINE, "compile": True, "prefix_tree": False}, PACKED, FEW[:1]),
 }
 """Model, [train], arguments of `grid`, losses: on two ranks."""
 FOUR = {
@@ -178,6 +177,7 @@ def models(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {"vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
     shape |= {"max_position_embeddings": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
     odd = {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     made = {
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**shape, head_dim=16, tie_word_embeddings=False)),
@@ -191,7 +191,7 @@ def models(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         "shallow": (Qwen2ForCausalLM, Qwen2Config(**shape | {"num_hidden_layers": 1})),
         "granite": (GraniteForCausalLM, GraniteConfig(**shape, embedding_multiplier=2.0)),
-        "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=2, n_head=3)),
+        "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=2, n_head=3, **ends)),
     }
     torch.manual_seed(0)
     for name, (kind, config) in made.items():
