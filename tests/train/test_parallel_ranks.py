@@ -103,6 +103,12 @@ REFUSED = {
         {},
         "GraniteModel changes the states between its embedding",
     ),
+    "idle stage": (
+        "qwen2",
+        {"parallel": PIPELINE, "lora": {"rank": 4, "target_modules": r".*layers\.0\..*q_proj"}},
+        {},
+        "train.lora.target_modules names no module of stage 1",
+    ),
     "learned positions": ("gpt2", {"parallel": PIPELINE}, {}, "GPT2Model has wpe, ln_f, where one norm"),
 }
 """Model, [train], [model], words of the error."""

@@ -69,6 +69,21 @@ def test_processes_that_work_together_log_save_and_resume_as_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_two_stages_in_bfloat16_are_near_one_process(model_dir: Path, tmp_path: Path, recorded: Path) -> None:
+    rows = []
+    for stages in (1, 2):
+        (tmp_path / f"{stages}").mkdir()
+        sections = SECTIONS | {"model": {"dtype": "bfloat16"}, "train": OPTIM | {"parallel": {"pipeline": stages}}}
+        config = replay(model_dir, tmp_path / f"{stages}", recorded, 1, **sections)
+        finished(torchrun(config, tmp_path, stages))
+        rows += list(read(config.run_dir / "metrics" / "train.jsonl"))
+    one, two = rows
+    for key in ("loss", "grad_norm", "entropy", "value_loss"):
+        assert two[key] == pytest.approx(one[key], rel=0.02), key
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("parallel", [{"tensor": 2}, {"pipeline": 2}], ids=str)
 def test_a_run_of_one_process_goes_on_with_two_that_work_together(
     parallel: dict[str, int], model_dir: Path, tmp_path: Path, recorded: Path, straight: Path

@@ -85,7 +85,7 @@ class Parallel(Section):
     pipeline: Positive = 1
     """Processes that each hold some layers and hand states on (torch.distributed.pipelining, 1F1B): for models whose
     weights one cannot hold. Needs a model of embedding, layers and one norm with nothing in between, and no more stages
-    than layers; keeps them busy where a minibatch has several micro-batches for each (`micro_tokens`)."""
+    than layers. They work at the same time where a minibatch has many micro-batches (`train.micro_tokens`)."""
 
 
 class Lora(Section):

@@ -118,6 +118,7 @@ def cut(module: Any) -> None:
     blocks = [names[block] for block in blocks_of(lm) if block in names]
     if len(blocks) < stage.count:
         raise ConfigError(f"{KEY} = {stage.count}, but the model has {len(blocks)} layers")
+    _check_trained([body.get_submodule(name) for name in blocks], stage.count)
     parts = {name: body.get_submodule(name) for name in (*blocks, _norm(body, blocks, embedding))}
     for name in parts:
         body.set_submodule(name, Elsewhere())
@@ -134,6 +135,16 @@ def cut(module: Any) -> None:
         for name, part in list(module.named_children()):
             if part is not lm:
                 module.set_submodule(name, Elsewhere())
+
+
+def _check_trained(blocks: list[nn.Module], count: int) -> None:
+    """ConfigError where there is something to train, but not on every stage."""
+    trained = [any(parameter.requires_grad for parameter in block.parameters()) for block in blocks]
+    stages = [any(trained[number] for number in Stage(index, count).blocks(len(blocks))) for index in range(count)]
+    if any(stages) and not all(stages):
+        raise ConfigError(
+            f"{KEY} cannot be used: train.lora.target_modules names no module of stage {stages.index(False)}"
+        )
 
 
 def _norm(body: nn.Module, blocks: list[str], embedding: nn.Module) -> str:
