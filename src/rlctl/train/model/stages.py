@@ -111,8 +111,6 @@ def cut(module: Any) -> None:
     ConfigError where that cannot be done, or would not be exact.
     """
     lm, stage = module.lm, module.stage
-    if stage.alone:
-        return
     body, head, embedding = lm.base_model, lm.get_output_embeddings(), lm.get_input_embeddings()
     names = {part: name for name, part in body.named_modules()}
     blocks = [names[block] for block in blocks_of(lm) if block in names]
