@@ -281,7 +281,7 @@ def utilisation(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         step()
         seconds.append(time.perf_counter() - began)
     best = min(seconds[2:])
-    work = flops_of(samples, learner.policy.lm, 1) / best / 1e12
+    work = flops_of(samples, learner.policy, 1) / best / 1e12
     tokens = sum(map(len, samples))
     row = {"micros": micros, "tokens_per_s": tokens / best, "tflops_per_s": work, "mfu": work / options.peak_tflops}
     row |= {"device": learner.ranks.device.type, "peak_memory_mb": peak_memory_mb()}

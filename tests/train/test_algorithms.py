@@ -124,9 +124,9 @@ def test_the_reference_follows_the_policy_when_it_is_due(model_dir: Path, tmp_pa
             parameter.add_(0.01)
     micro = micro_of(config)
     reference.follow(1)
-    assert not torch.allclose(reference.logprobs(micro), policy(micro).logprobs)
+    assert not torch.allclose(reference.logprobs([micro])[0], policy(micro).logprobs)
     reference.follow(2)
-    assert torch.equal(reference.logprobs(micro), policy(micro).logprobs)
+    assert torch.equal(reference.logprobs([micro])[0], policy(micro).logprobs)
 
 
 def test_under_lora_the_reference_is_the_base_and_costs_no_copy(model_dir: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_under_lora_the_reference_is_the_base_and_costs_no_copy(model_dir: Path,
                 parameter.normal_()
     reference, micro = Reference(config, policy, str(model_dir), Ranks(config)), micro_of(config)
     assert reference.shares_weights
-    assert torch.allclose(reference.logprobs(micro), base(micro).logprobs, atol=1e-5)
+    assert torch.allclose(reference.logprobs([micro])[0], base(micro).logprobs, atol=1e-5)
     assert not torch.allclose(policy(micro).logprobs, base(micro).logprobs, atol=1e-2), "the adapters are on again"
     trained = {name for name, p in policy.named_parameters() if p.requires_grad}
     assert trained and all("lora_" in name for name in trained)
@@ -158,7 +158,7 @@ def test_what_is_measured_comes_back_to_its_own_token(model_dir: Path, tmp_path:
     config = config_for(model_dir, tmp_path)
     samples = shape(random_batch(0).groups, config.algo, 256).samples
     plans = plan_for([samples], config, 1, "token_mean")
-    ask = {"double": lambda micro: torch.from_numpy(micro.targets).float() * 2}
+    ask = {"double": lambda micros: [torch.from_numpy(micro.targets).float() * 2 for micro in micros]}
     for sample in measure(samples, plans, ask, Ranks(config)):
         assert sample.columns["double"].tolist() == (sample.token_ids[sample.places] * 2.0).tolist()
 

@@ -20,9 +20,9 @@ def test_flops_by_hand() -> None:
 
 def test_a_tied_embedding_counts_once_as_the_output_layer(model_dir: Path, tmp_path: Path) -> None:
     config = config_for(model_dir, tmp_path)
-    lm = load(str(model_dir), config, Ranks(config)).lm
-    whole = sum(p.numel() for p in lm.parameters())
-    assert flops_of([sample("a", [(3, 2)])], lm, 2) == 2 * flops([5], whole, layers=2, width=64)
+    policy = load(str(model_dir), config, Ranks(config))
+    whole = sum(p.numel() for p in policy.parameters())
+    assert flops_of([sample("a", [(3, 2)])], policy, 2) == 2 * flops([5], whole, layers=2, width=64)
 
 
 def test_speed_memory_and_utilisation_are_in_the_metrics(model_dir: Path, tmp_path: Path) -> None:

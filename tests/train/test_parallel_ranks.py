@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism and hybrid sharding, on real ranks (torchrun, gloo), compute what one rank computes.
+"""Ranks that work together (tensor, sequence, pipeline, hybrid; torchrun, gloo) compute what one rank computes.
 
 Under torchrun this file is the program: it writes, on rank 0, what it found.
 """
@@ -14,6 +14,10 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -27,7 +31,9 @@ from rlctl.errors import ConfigError
 from rlctl.train.data.batches import grid
 from rlctl.train.layout import layout_of
 from rlctl.train.learning import optim
-from rlctl.train.model.policy import export, load
+from rlctl.train.model.pipeline import answers
+from rlctl.train.model.policy import export, load, whole
+from rlctl.train.model.stages import tied
 from rlctl.train.objective.losses import policy_loss
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights import publish
@@ -39,7 +45,7 @@ from .test_tree_ranks import FOREST, LEAN, Found, launched, measured
 pytestmark = pytest.mark.timeout(900)
 ROWS: dict[str, Any] = {}
 PACKED = {"row_tokens": 128}
-TENSOR, SEQUENCE = {"tensor": 2}, {"sequence": 2}
+TENSOR, SEQUENCE, PIPELINE = {"tensor": 2}, {"sequence": 2}, {"pipeline": 2}
 FEW = ("dual clip", "gspo", "kl full", "value")
 """A loss of tokens, one of sequences, one of whole distributions, and the critic's."""
 TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
@@ -52,6 +58,12 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
     "sequence, lean packed": ("qwen2", {"parallel": SEQUENCE, "memory": LEAN, "prefix_tree": False}, PACKED, FEW),
     "sequence, forests": ("qwen2", {"parallel": SEQUENCE}, FOREST, EVERY_LOSS),
     "sequence, grouped heads": ("qwen3", {"parallel": SEQUENCE}, PACKED, FEW),
+    "pipeline": ("qwen2", {"parallel": PIPELINE}, ROWS, EVERY_LOSS),
+    "pipeline, packed": ("qwen2", {"parallel": PIPELINE, "prefix_tree": False}, PACKED, EVERY_LOSS),
+    "pipeline, forests": ("qwen2", {"parallel": PIPELINE}, FOREST, EVERY_LOSS),
+    "pipeline, lean forests": ("qwen2", {"parallel": PIPELINE, "memory": LEAN}, FOREST, FEW),
+    "pipeline, untied": ("qwen3", {"parallel": PIPELINE}, ROWS, FEW),
+    "pipeline, lora": ("qwen2", {"parallel": PIPELINE, "lora": {"rank": 4}}, ROWS, FEW[:3]),
 }
 """Model, [train], arguments of `grid`, losses: on two ranks."""
 FOUR = {
@@ -60,6 +72,11 @@ FOUR = {
     "data and tensor, whole weights": ("qwen2", {"parallel": TENSOR, "fsdp": {"strategy": "none"}}, ROWS, FEW),
     "data and sequence": ("qwen2", {"parallel": SEQUENCE}, PACKED, FEW),
     "tensor and sequence": ("qwen3 of 4", {"parallel": TENSOR | SEQUENCE}, FOREST, FEW),
+    "four stages": ("deep", {"parallel": {"pipeline": 4}}, ROWS, FEW),
+    "data and pipeline": ("qwen2", {"parallel": PIPELINE}, ROWS, FEW),
+    "data and pipeline, whole weights": ("qwen2", {"parallel": PIPELINE, "fsdp": {"strategy": "none"}}, ROWS, FEW),
+    "tensor and pipeline": ("qwen2", {"parallel": TENSOR | PIPELINE}, FOREST, FEW),
+    "sequence and pipeline": ("qwen2", {"parallel": SEQUENCE | PIPELINE}, PACKED, FEW),
 }
 """On four."""
 REFUSED = {
@@ -79,6 +96,20 @@ REFUSED = {
         "train.liger = true cannot be used: its kernels do not",
     ),
     "windows": ("windows", {"parallel": SEQUENCE}, {}, "train.parallel.sequence cannot be used: it has layers of"),
+    "one layer": ("shallow", {"parallel": PIPELINE}, {}, "train.parallel.pipeline = 2, but the model has 1 layers"),
+    "scaled embedding": (
+        "granite",
+        {"parallel": PIPELINE},
+        {},
+        "GraniteModel changes the states between its embedding",
+    ),
+    "idle stage": (
+        "qwen2",
+        {"parallel": PIPELINE, "lora": {"rank": 4, "target_modules": r".*layers\.0\..*q_proj"}},
+        {},
+        "train.lora.target_modules names no module of stage 1",
+    ),
+    "learned positions": ("gpt2", {"parallel": PIPELINE}, {}, "GPT2Model has wpe, ln_f, where one norm"),
 }
 """Model, [train], [model], words of the error."""
 
@@ -104,11 +135,13 @@ def learned(path: Path, ranks: Ranks, cut: dict[str, Any], train: dict[str, Any]
         mine = grid(samples(seed), layout.data, 256, "token_mean", **cut)[layout.data_place(ranks.rank)]
         norms.append(optim.step(policy, optimizer, mine, loss, layout.averaged, 1e-3, 0.5).grad_norm)
     probe = grid(samples(9), 1, 100_000, "token_mean")[0].micros[0]
-    with torch.no_grad():
-        logprobs = policy(probe).logprobs
+    logprobs = ranks.gather_data(answers(policy, [probe]))
     if out:
         publish.write(policy, out, 1, "float32", ranks)
-    return {"weights": export(policy, "float32", keep=ranks.first), "norms": norms, "logprobs": logprobs}
+    matrix = tied(policy.lm)
+    ends = [x for x in ranks.gather(None if matrix is None else whole(matrix.detach())) if x is not None]
+    found = {"weights": export(policy, "float32", keep=ranks.leads), "norms": norms, "ends": ends}
+    return found | {"logprobs": logprobs[0][0]} if ranks.first else {}
 
 
 def refusals(models: Path, ranks: Ranks) -> dict[str, str]:
@@ -150,6 +183,7 @@ def models(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = {"vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
     shape |= {"max_position_embeddings": 256, "num_attention_heads": 4, "num_key_value_heads": 2}
     odd = {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 3}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
     made = {
         "qwen3": (Qwen3ForCausalLM, Qwen3Config(**shape, head_dim=16, tie_word_embeddings=False)),
@@ -157,6 +191,13 @@ def models(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "odd": (Qwen2ForCausalLM, Qwen2Config(**shape | odd)),
         "width": (Qwen2ForCausalLM, Qwen2Config(**shape | {"intermediate_size": 65})),
         "windows": (Qwen2ForCausalLM, Qwen2Config(**shape | window)),
+        "deep": (
+            Qwen3ForCausalLM,
+            Qwen3Config(**shape | {"num_hidden_layers": 6}, head_dim=16, tie_word_embeddings=True),
+        ),
+        "shallow": (Qwen2ForCausalLM, Qwen2Config(**shape | {"num_hidden_layers": 1})),
+        "granite": (GraniteForCausalLM, GraniteConfig(**shape, embedding_multiplier=2.0)),
+        "gpt2": (GPT2LMHeadModel, GPT2Config(vocab_size=len(tokenizer), n_embd=48, n_layer=2, n_head=3, **ends)),
     }
     torch.manual_seed(0)
     for name, (kind, config) in made.items():
@@ -209,6 +250,8 @@ def same(way: str, one: dict[str, Any], many: dict[str, Any]) -> None:
         assert torch.linalg.norm(gradient) > 0
         assert torch.linalg.norm(other_gradient - gradient) < 1e-5 * torch.linalg.norm(gradient), name
     assert others_after["norms"] == pytest.approx(after["norms"], rel=1e-5)
+    assert set(others_after["weights"]) == set(after["weights"])
+    assert all(torch.equal(end, others_after["ends"][0]) for end in others_after["ends"]), "a tied embedding is one"
     for name, value in after["weights"].items():
         assert torch.linalg.norm(others_after["weights"][name] - value) <= 1e-5 * torch.linalg.norm(value), name
     assert torch.allclose(others_after["logprobs"], after["logprobs"], atol=1e-5)
@@ -227,7 +270,9 @@ def test_four_ranks_in_two_directions_are_one_rank(way: str, one: dict[str, Any]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["tensor", "tensor, norms of heads", "tensor, lora", "sequence, packed"])
+@pytest.mark.parametrize(
+    "way", ["tensor", "tensor, norms of heads", "tensor, lora", "sequence, packed", "pipeline, untied"]
+)
 def test_what_ranks_publish_together_is_a_plain_model(way: str, two: dict[str, Any]) -> None:
     model = AutoModelForCausalLM.from_pretrained(two["folder"] / way, dtype=torch.float32)
     probe = grid(samples(9), 1, 100_000, "token_mean")[0].micros[0]
@@ -249,6 +294,7 @@ def test_a_model_that_cannot_be_cut_so_is_refused_with_the_key(case: str, two: d
     [
         ({"parallel": {"tensor": 2}}, 3, "train.parallel.tensor = 2 does not divide the trainer's 3 processes"),
         ({"parallel": TENSOR | SEQUENCE}, 2, "train.parallel.tensor = 2 x train.parallel.sequence = 2 does not divide"),
+        ({"parallel": PIPELINE}, 3, "train.parallel.pipeline = 2 does not divide the trainer's 3 processes"),
         ({"fsdp": {"strategy": "hybrid", "shard_size": 3}}, 4, "train.fsdp.shard_size = 3 does not divide the 4 ranks"),
         (
             {"parallel": TENSOR, "fsdp": {"strategy": "hybrid", "shard_size": 4}},
@@ -276,6 +322,15 @@ def test_neighbours_hold_one_set_of_weights_and_one_of_them_speaks(tmp_path: Pat
     assert (layout.data, layout.averaged, layout.shard) == (2, 4, 4)
     assert [layout.data_place(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert [rank for rank in range(8) if layout.speaks(rank)] == [0, 4]
+
+
+def test_a_stage_is_a_block_of_ranks_and_the_last_one_speaks(tmp_path: Path) -> None:
+    layout = layout_of(config_for(tmp_path, tmp_path, train={"parallel": TENSOR | PIPELINE}), 8)
+    assert (layout.data, layout.averaged, layout.shard, layout.in_stage) == (2, 2, 2, 4)
+    assert [layout.stage(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [layout.data_place(rank) for rank in range(8)] == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert [rank for rank in range(8) if layout.speaks(rank)] == [4, 6]
+    assert [rank for rank in range(8) if layout.leads(rank)] == [0, 4]
 
 
 if __name__ == "__main__":

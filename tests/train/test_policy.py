@@ -223,7 +223,7 @@ def gradient_of(
     parts = grid(batch, settings.pop("ranks", 1), aggregation=algo.aggregation, length=50, **settings)
     extras = Extras(entropy="grad")
     if algo.kl.coef and algo.kl.kind == "full":
-        extras = Extras(entropy="grad", reference=lambda micro: other(micro, LOGITS).logprobs.detach())
+        extras = Extras(entropy="grad", reference=lambda micro: other(micro, LOGITS).detach())
     seen: list[torch.Tensor] = []
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
     optimizer.register_step_pre_hook(

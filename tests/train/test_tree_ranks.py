@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def measured(
     train: dict[str, Any] | None = None,
     losses: Iterable[str] = EVERY_LOSS,
 ) -> Found:
-    """Loss and gradient of these losses, on rank 0; `cut`: arguments of `grid`."""
+    """Loss and gradient (in the order of the parameters' names) of these losses, on rank 0; `cut`: of `grid`."""
     config = config_for(model_dir, model_dir, train=train or {})
     torch.manual_seed(0)
     policy, other = (make(str(model_dir), config, ranks) for make in (load, load_frozen))
@@ -52,33 +53,47 @@ def measured(
                 parameter.fill_(0.01)
         for parameter in other.parameters():
             parameter.mul_(1.1)
-        valued.head.weight.copy_(torch.full_like(valued.head.weight, 0.1))
+        if valued.stage.last:
+            valued.head.weight.copy_(torch.full_like(valued.head.weight, 0.1))
     found = {}
     for name in losses:
         algo = Algo(**EVERY_LOSS[name])
         module = valued if algo.needs_critic else policy
         sums, gradient = one_step(module, algo, other, ranks, cut)
-        found[name] = (ranks.add_up(sums)["loss"], gradient)
+        parts = ranks.gather(gradient) or [gradient]
+        whole_gradient = {name: part for stage in parts for name, part in stage.items()}
+        total = ranks.add_up(sums)
+        if ranks.first:
+            found[name] = total["loss"], torch.cat([whole_gradient[name] for name in sorted(whole_gradient)])
     return found
 
 
 def one_step(
     module: torch.nn.Module, algo: Algo, other: Any, ranks: Ranks, cut: dict[str, Any]
-) -> tuple[dict[str, float], torch.Tensor]:
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     batch = with_columns()
     if algo.old == "interpolate":
         batch = [replace(s, columns={"blend": np.full(s.trainable, 0.5, np.float32)}) for s in batch]
     layout = ranks.layout
     mine = grid(batch, layout.data, 128, algo.aggregation, length=50, **cut)[layout.data_place(ranks.rank)]
     exact = algo.kl.coef and algo.kl.kind == "full"
-    extras = Extras(entropy="grad", reference=(lambda micro: other(micro, LOGITS).logprobs.detach()) if exact else None)
+    extras = Extras(entropy="grad", reference=partial(compared, other) if exact else None)
     loss = lambda a, b, t: value_loss(a, t, 0.2, 1.0) if algo.needs_critic else policy_loss(a, b, t, algo)  # noqa: E731
-    seen: list[torch.Tensor] = []
+    seen: dict[str, torch.Tensor] = {}
     optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
-    gradients = lambda *_: seen.extend(whole(p.grad).flatten() for p in module.parameters() if p.grad is not None)  # noqa: E731
+    gradients = lambda *_: seen.update(  # noqa: E731
+        {name: whole(p.grad).flatten().clone() for name, p in module.named_parameters() if p.grad is not None}
+    )
     optimizer.register_step_pre_hook(gradients)
     update = optim.step(module, optimizer, mine, loss, layout.averaged, 0.0, 1e9, extras)
-    return update.sums, torch.cat(seen)
+    return update.sums, seen
+
+
+@torch.no_grad()
+def compared(other: Any, micro: Any, *states: torch.Tensor) -> torch.Tensor:
+    """Logits of the model to compare with, or states for its next stage."""
+    found: torch.Tensor = other(micro, LOGITS, None, *states)
+    return found
 
 
 FOREST = {"tree": True}

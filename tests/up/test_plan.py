@@ -200,11 +200,17 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("train.processes=3", "train.parallel.tensor=2"), "3 is no multiple of train.parallel.tensor x sequence = 2"),
-        (("train.parallel.sequence=2",), "train.processes: 1 is no multiple of train.parallel.tensor x sequence = 2"),
+        (
+            ("train.processes=3", "train.parallel.tensor=2"),
+            "3 is no multiple of train.parallel.tensor x sequence x pipeline = 2",
+        ),
+        (
+            ("train.parallel.sequence=2",),
+            "train.processes: 1 is no multiple of train.parallel.tensor x sequence x pipeline = 2",
+        ),
         (
             ("train.processes=4", "train.parallel.tensor=2", 'train.fsdp={strategy="hybrid", shard_size=4}'),
-            "4 / train.parallel.tensor is no multiple of train.fsdp.shard_size = 4",
+            "4 / (train.parallel.tensor x pipeline) is no multiple of train.fsdp.shard_size = 4",
         ),
     ],
 )

@@ -82,6 +82,10 @@ class Parallel(Section):
     """Processes that each compute some columns of a micro-batch and, in attention, some heads (Ulysses): for samples
     too long for one. Needs model.attention = "sdpa", full attention in every layer, and key-value heads that are a
     multiple of tensor x sequence."""
+    pipeline: Positive = 1
+    """Processes that each hold some layers and hand states on (torch.distributed.pipelining, 1F1B): for models whose
+    weights one cannot hold. Needs a model of embedding, layers and one norm with nothing in between, and no more stages
+    than layers. They work at the same time where a minibatch has many micro-batches (`train.micro_tokens`)."""
 
 
 class Lora(Section):

@@ -136,6 +136,11 @@ class Config(Section):
             problems.append(
                 '[train.fsdp.strategy] = "hybrid" and [train.fsdp.shard_size] go together: set both or none'
             )
+        if self.train.parallel.pipeline > 1 and self.train.fsdp.cpu_offload:
+            problems.append(
+                "[train.parallel.pipeline] and [train.fsdp.cpu_offload] do not go together: a stage "
+                "computes where its weights are; more stages hold larger models, too"
+            )
         if self.algo.advantage == "distill" and not self.reference.path:
             problems.append('[algo.advantage] = "distill" needs a teacher: set [reference.path]')
         if self.reference.update_every and (self.train.lora.rank or self.reference.path):

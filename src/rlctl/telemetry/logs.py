@@ -11,5 +11,5 @@ def setup(name: str, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("uvicorn.access", "httpx", "aiohttp.access"):
+    for noisy in ("uvicorn.access", "httpx", "aiohttp.access", "torch.distributed.pipelining"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -196,7 +196,7 @@ class Run:
 
     def veto(self, sums: dict[str, float]) -> bool:
         """Whether the mean ratio of the whole minibatch is above `algo.early_stop_ratio`, on every rank."""
-        total = self.ranks.add_up({name: sums[name] for name in ("ratio", "tokens")})
+        total = self.ranks.add_up({name: sums.get(name, 0.0) for name in ("ratio", "tokens")})
         mean = total["ratio"] / max(1.0, total["tokens"])
         return bool(self.ranks.broadcast(mean > self.config.algo.early_stop_ratio))
 
@@ -215,7 +215,7 @@ class Run:
     def effort(self, shaped: Shaped, tokens: float, updated: bool) -> dict[str, float]:
         """Speed of the optimizer steps and memory, on rank 0 (the critic's work is in the time, not in the numbers)."""
         seconds = max(1e-9, self.phases.wall["train"])
-        work = flops_of(shaped.samples, self.learner.policy.lm, self.config.train.epochs) if updated else 0.0
+        work = flops_of(shaped.samples, self.learner.policy, self.config.train.epochs) if updated else 0.0
         row = {
             "tokens_per_s": tokens / seconds,
             "tflops_per_s": work / seconds / 1e12,

@@ -52,6 +52,11 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def leads(self) -> bool:
+        """Whether it is the one of its stage that exported weights are collected on."""
+        return self.layout.leads(self.rank)
+
     def need_group(self) -> None:
         """A process group even for one process (sharding and checkpoints want one)."""
         if not dist.is_initialized():
@@ -59,18 +64,19 @@ class Ranks:
 
     @cached_property
     def mesh(self) -> DeviceMesh:
-        """`[replicate, shard, tensor]`: FSDP over the first two, of which `shard` ranks hold one set of weights."""
+        """`[pipeline, replicate, shard, tensor]`: FSDP over the middle two; `shard` ranks hold one set of weights."""
         self.need_group()
-        shape = self.layout.averaged // self.layout.shard, self.layout.shard, self.layout.tensor
-        return init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
+        layout = self.layout
+        shape = layout.pipeline, layout.averaged // layout.shard, layout.shard, layout.tensor
+        return init_device_mesh(self.device.type, shape, mesh_dim_names=("pipeline", "replicate", "shard", "tensor"))
 
     @cached_property
     def sequence_group(self) -> dist.ProcessGroup | None:
         """The ranks among which the columns of a micro-batch are split; None: this one computes them all."""
         if self.layout.sequence == 1:
             return None
-        shape = self.layout.data, self.layout.sequence, self.layout.tensor
-        mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("data", "sequence", "tensor"))
+        shape = self.layout.pipeline, self.layout.data, self.layout.sequence, self.layout.tensor
+        mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("pipeline", "data", "sequence", "tensor"))
         return mesh["sequence"].get_group()
 
     def scatter(self, values: Sequence[Any] | None) -> Any:

@@ -168,7 +168,7 @@ class WarmStart:
     def save(self) -> None:
         """The model that RL starts from: a Hugging Face folder with its tokenizer."""
         dtype = self.config.model.dtype
-        weights = export(self.learner.policy, dtype, keep=self.ranks.first)
+        weights = export(self.learner.policy, dtype, keep=self.ranks.leads)
         if not self.ranks.first:
             return
 

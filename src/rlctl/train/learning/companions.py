@@ -11,12 +11,12 @@ import torch
 from msgspec.structs import replace
 
 from rlctl.config import Config
-from rlctl.train.data.batches import MicroBatch
 from rlctl.train.data.samples import TrainSample
 from rlctl.train.learning.learner import Plan, Student, plan_for
 from rlctl.train.learning.measure import Measure, measure, with_column
 from rlctl.train.learning.optim import Extras
 from rlctl.train.model import critic
+from rlctl.train.model.pipeline import answers
 from rlctl.train.model.policy import Policy
 from rlctl.train.model.reference import Reference
 from rlctl.train.objective.assign import assign
@@ -45,9 +45,9 @@ class Companions:
         if self.reference:
             asked["reference"] = self.reference.logprobs
         if self.critic:
-            asked["values"] = partial(_answer, self.critic.module)
+            asked["values"] = partial(answers, self.critic.module)
         if self.config.algo.old == "recompute" or tabled:
-            asked["proximal"] = partial(_answer, self._policy)
+            asked["proximal"] = partial(answers, self._policy)
         return asked
 
     def finish(self, samples: Sequence[TrainSample], version: int, tabled: bool = False) -> list[TrainSample]:
@@ -93,11 +93,6 @@ class Companions:
         """What moves without an optimizer, for the checkpoint."""
         moving = self.reference.moving if self.reference else None
         return {"reference": states.parameters(moving, frozen=True)} if moving else {}
-
-
-@torch.no_grad()
-def _answer(module: torch.nn.Module, micro: MicroBatch) -> torch.Tensor:
-    return module(micro, "").logprobs
 
 
 def blend(versions: np.ndarray, learning: int) -> np.ndarray:

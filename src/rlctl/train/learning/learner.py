@@ -49,12 +49,18 @@ class Student:
                 "skipped": float(update.skipped),
                 "vetoed": float(update.vetoed),
                 "lr": lr,
-                **{f"{LAYER}{name}": norm for name, norm in update.layer_norms.items()},
+                **{f"{LAYER}{name}": norm for name, norm in self._of_stages(update.layer_norms).items()},
             }
             rows.append(sums)
             if update.vetoed:
                 break
         return rows
+
+    def _of_stages(self, norms: dict[str, float]) -> dict[str, float]:
+        """Those of all stages on rank 0, in the model's order."""
+        if not norms or self.ranks.layout.pipeline == 1:
+            return norms
+        return {name: norm for some in self.ranks.gather(norms) for name, norm in some.items()}
 
 
 class Learner(Student):

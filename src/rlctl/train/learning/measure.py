@@ -10,8 +10,8 @@ from rlctl.train.data.batches import MicroBatch, Minibatch
 from rlctl.train.data.samples import TrainSample
 from rlctl.train.ranks import Ranks
 
-Measure = Callable[[MicroBatch], torch.Tensor]
-"""float32 `[N]` of a micro-batch, without gradient."""
+Measure = Callable[[Sequence[MicroBatch]], list[torch.Tensor]]
+"""float32 `[N]` of each micro-batch, without gradient; none but on the last stage of a pipeline."""
 
 
 def measure(
@@ -24,7 +24,7 @@ def measure(
     plan: list[Minibatch] = ranks.scatter(plans)
     micros = [micro for minibatch in plan for micro in minibatch.micros]
     index = np.concatenate([micro.index for micro in micros]) if micros else np.zeros(0, np.int64)
-    values = {name: [ask(micro).cpu().numpy() for micro in micros] for name, ask in asked.items()}
+    values = {name: [found.cpu().numpy() for found in ask(micros)] for name, ask in asked.items()}
     mine = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in values.items()}
     everyone = ranks.gather_data((index, mine))
     if not ranks.first:

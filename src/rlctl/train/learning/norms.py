@@ -1,9 +1,19 @@
-"""Gradient norms layer by layer: where a gradient vanishes, explodes or is not a number."""
+"""Gradient norms: of the whole, and layer by layer, where a gradient vanishes, explodes or is not a number."""
+
+from typing import Any
 
 import torch
 from torch import nn
 
 from rlctl.train.model.policy import whole
+from rlctl.train.model.stages import owned
+
+
+def total_norm(module: Any) -> torch.Tensor:
+    """2-norm of the gradient, over all ranks and stages (all of them must call it)."""
+    gradients = [parameter.grad for parameter in owned(module).values() if parameter.grad is not None]
+    norm: torch.Tensor = module.stage.norm(whole(nn.utils.get_total_norm(gradients)))
+    return norm
 
 
 def layer_of(parameter: str) -> str:
@@ -17,7 +27,10 @@ def layer_of(parameter: str) -> str:
 
 
 def layer_norms(module: nn.Module) -> dict[str, float]:
-    """2-norm of every layer's gradient, over all ranks (all of them must call it); one transfer from the device."""
+    """2-norm of the gradient of every layer of this stage, over its ranks (all of them must call it).
+
+    One transfer from the device.
+    """
     gradients: dict[str, list[torch.Tensor]] = {}
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:

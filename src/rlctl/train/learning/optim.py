@@ -1,8 +1,9 @@
 """AdamW, its schedule, and one optimizer step over a grid of micro-batches."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,8 +12,10 @@ from rlctl.config.learning import Optim
 from rlctl.errors import ConfigError
 from rlctl.train.data.batches import MicroBatch, Minibatch
 from rlctl.train.learning import scaling
-from rlctl.train.learning.norms import layer_norms
-from rlctl.train.model.policy import tokens_of, whole
+from rlctl.train.learning.norms import layer_norms, total_norm
+from rlctl.train.model.pipeline import through
+from rlctl.train.model.policy import tokens_of
+from rlctl.train.model.stages import add_tied
 from rlctl.train.objective.tokens import Sums, Tokens, add_up
 
 Loss = Callable[[torch.Tensor, torch.Tensor, Tokens], tuple[torch.Tensor, Sums]]
@@ -66,7 +69,7 @@ class Update:
     """What one optimizer step did, on this rank."""
 
     sums: dict[str, float]
-    """Metric sums over this rank's micro-batches."""
+    """Metric sums over this rank's micro-batches; none but on the last stage of a pipeline."""
     divisor: float
     grad_norm: float
     """Before clipping, over all ranks."""
@@ -75,7 +78,7 @@ class Update:
     vetoed: bool = False
     """Refused by `Extras.veto`, so nothing was changed."""
     layer_norms: dict[str, float] = field(default_factory=dict)
-    """Of every layer, before clipping, over all ranks; where `Extras.layers` asks for it."""
+    """Of every layer of this stage, before clipping, over its ranks; where `Extras.layers` asks for it."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ class Extras:
 
     entropy: str = "value"
     """Whether entropies are computed, and with gradient: see `Policy.forward`."""
-    reference: Callable[[MicroBatch], torch.Tensor] | None = None
-    """Logits to compare the whole distribution with."""
+    reference: Callable[..., torch.Tensor] | None = None
+    """Logits of a micro-batch to compare the whole distribution with. In a pipeline it is given the states of the stage
+    before, too, and gives states on, as the policy does."""
     veto: Callable[[dict[str, float]], bool] | None = None
     """Given this rank's metric sums, whether the update is not to be made; the same answer on all ranks."""
     layers: bool = False
@@ -93,7 +97,7 @@ class Extras:
 
 
 def step(
-    policy: nn.Module,
+    policy: Any,
     optimizer: torch.optim.Optimizer,
     minibatch: Minibatch,
     loss: Loss,
@@ -108,21 +112,16 @@ def step(
     non-finite gradient norm is the same on all ranks, so all of them skip together.
     """
     scale = scaling.scale_of(optimizer)
-    parts: list[Sums] = []
-    for micro in minibatch.micros:
-        other = extras.reference(micro) if extras.reference else None
-        scores = policy(micro, extras.entropy, other)
-        tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
-        value, sums = loss(scores.logprobs, scores.entropies, tokens)
-        (value * (averaged / minibatch.divisor * scale)).backward()
-        parts.append(sums)
-    numbers = add_up([{name: float(value) for name, value in sums.items()} for sums in parts])
+    numbers = _gradients(policy, minibatch.micros, loss, averaged / minibatch.divisor * scale, extras)
     if extras.veto and extras.veto(numbers):
         optimizer.zero_grad(set_to_none=True)
         return Update(numbers, minibatch.divisor, 0.0, skipped=False, vetoed=True)
+    add_tied(policy)
     scaling.unscale(policy.parameters(), scale)
     layers = layer_norms(policy) if extras.layers else {}
-    norm = float(whole(nn.utils.clip_grad_norm_([p for p in policy.parameters() if p.grad is not None], grad_clip)))
+    total = total_norm(policy)
+    nn.utils.clip_grads_with_norm_(policy.parameters(), grad_clip, total)
+    norm = float(total)
     skipped = not math.isfinite(norm)
     if not skipped:
         for group in optimizer.param_groups:
@@ -131,3 +130,24 @@ def step(
     scaling.adapt(optimizer, finite=not skipped)
     optimizer.zero_grad(set_to_none=True)
     return Update(numbers, minibatch.divisor, norm, skipped, layer_norms=layers)
+
+
+def _gradients(
+    policy: Any, micros: Sequence[MicroBatch], loss: Loss, factor: float, extras: Extras
+) -> dict[str, float]:
+    """Add `factor` times the gradient of every micro-batch's loss; their metric sums, where the loss is computed."""
+    parts: list[Sums] = []
+    other = extras.reference
+
+    def work(micro: MicroBatch, *states: torch.Tensor) -> Any:
+        against = other(micro, *states[1:]) if other else None
+        scores = policy(micro, extras.entropy, against, *states[:1])
+        if not policy.stage.last:
+            return (scores,) if against is None else (scores, against)
+        tokens = replace(tokens_of(micro, scores.logprobs.device), divergence=scores.divergence)
+        value, sums = loss(scores.logprobs, scores.entropies, tokens)
+        parts.append(sums)
+        return value * factor
+
+    through(policy, work, micros, carried=2 if other else 1, backward=True)
+    return add_up([{name: float(value) for name, value in sums.items()} for sums in parts])

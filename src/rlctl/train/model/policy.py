@@ -19,6 +19,7 @@ from rlctl.train.model.kernels import use_liger
 from rlctl.train.model.logits import score
 from rlctl.train.model.sequence import Spread, use_exchange
 from rlctl.train.model.sharding import shard
+from rlctl.train.model.stages import Stage, cut, entering, owned, stage_of
 from rlctl.train.model.tree_models import use_trees, why_not
 from rlctl.train.objective.divergence import full
 from rlctl.train.objective.tokens import Tokens
@@ -26,9 +27,9 @@ from rlctl.train.ranks import Ranks
 
 ADAPTER = "default"
 LOGITS = "logits"
-"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[n, V]` instead of logprobs: those of
+"""Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[n, V]` instead of scores: those of
 this rank's columns, which are all without sequence parallelism."""
-ALONE = Spread()
+ALONE, WHOLE = Spread(), Stage()
 
 
 class Scores(NamedTuple):
@@ -50,11 +51,14 @@ class Policy(nn.Module):
     logits of a micro-batch are never whole in memory.
     """
 
-    def __init__(self, lm: Any, chunk: int = 0, spread: Spread = ALONE) -> None:
+    def __init__(self, lm: Any, chunk: int = 0, spread: Spread = ALONE, stage: Stage = WHOLE) -> None:
         super().__init__()
         self.lm = lm
         self.chunk = chunk
         self.spread = spread
+        self.stage = stage
+        self.size = _size(lm)
+        """Parameters that a token is multiplied with, of all stages: without an embedding that is no output layer."""
         self._sources: torch.Tensor | None = None
         self._states: torch.Tensor | None = None
         lm.get_output_embeddings().register_forward_pre_hook(self._keep_sources)
@@ -67,23 +71,41 @@ class Policy(nn.Module):
             self._states, rows = rows, rows[:1]
         return (rows[None],)
 
-    def forward(self, micro: MicroBatch, with_entropy: str = "value", reference: torch.Tensor | None = None) -> Scores:
-        """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with."""
+    def forward(
+        self,
+        micro: MicroBatch,
+        with_entropy: str = "value",
+        reference: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
+    ) -> Scores | torch.Tensor:
+        """`with_entropy`: "" (zeros) | "value" | "grad". `reference`: logits `[N, V]` of the model to compare with.
+
+        `states [B, S, D]`: of the stage before. On a stage that is not the last: states for the next one.
+        """
         share = self.spread.of(micro)
+        if not self.stage.last:
+            found: torch.Tensor = self.lm.base_model(**self._inputs(share, states)).last_hidden_state
+            return found
         if with_entropy == LOGITS:
-            return Scores(self.logits(share), torch.zeros(0))
-        scores = self._scores(share, with_entropy, reference)
+            return self.logits(share, states)
+        scores = self._scores(share, with_entropy, reference, states)
         if self.spread.alone:
             return scores
         known = torch.stack([x for x in scores if x is not None], 1)
         # Copies: FSDP's hooks on the output do not bear views.
         return Scores(*(x.clone() for x in self.spread.together(known, share, len(micro.targets)).unbind(1)))
 
-    def _scores(self, share: Columns, with_entropy: str, reference: torch.Tensor | None) -> Scores:
+    def _inputs(self, share: Columns, states: torch.Tensor | None) -> dict[str, Any]:
+        device = next(self.lm.parameters()).device
+        return entering(self.spread.inputs(share, self.lm.config, device), states)
+
+    def _scores(
+        self, share: Columns, with_entropy: str, reference: torch.Tensor | None, before: torch.Tensor | None
+    ) -> Scores:
         """Of the tokens that this rank's columns predict."""
         device = next(self.lm.parameters()).device
         targets, temperatures = _take(share.micro.targets, device), _take(share.micro.temperatures, device)
-        logits = self.logits(share)
+        logits = self.logits(share, before)
         states, self._states = self._states, None
         if states is None:
             return _scores(logits, targets, temperatures, with_entropy, reference)
@@ -106,18 +128,24 @@ class Policy(nn.Module):
         divergences = [part.divergence for part in parts if part.divergence is not None]
         return Scores(logprobs, entropies, torch.cat(divergences) if divergences else None)
 
-    def logits(self, share: Columns) -> torch.Tensor:
+    def logits(self, share: Columns, states: torch.Tensor | None = None) -> torch.Tensor:
         """`[n, V]`; only the first row when they are made in chunks."""
         device = next(self.lm.parameters()).device
         self._sources = _take(share.micro.sources, device)
         try:
-            output = self.lm(**self.spread.inputs(share, self.lm.config, device))
+            output = self.lm(**self._inputs(share, states))
         finally:
             self._sources = None
         return output.logits[0]
 
     def _of_states(self, states: torch.Tensor, *rest: Any) -> Scores:
         return _scores(self.lm.get_output_embeddings()(states), *rest)
+
+
+def _size(lm: Any) -> int:
+    embedding = lm.get_input_embeddings().weight
+    apart = lm.get_output_embeddings().weight is not embedding
+    return sum(parameter.numel() for parameter in lm.parameters()) - (embedding.numel() if apart else 0)
 
 
 def _take(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -155,7 +183,7 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
     ConfigError if it cannot be read.
     """
-    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk, Spread(ranks.sequence_group))
+    policy = _policy(path, config, ranks)
     if policy.chunk:
         _check_head(policy.lm)
     if config.train.lora.rank:
@@ -168,17 +196,24 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
 def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
     """A model that only answers: a reference or a teacher."""
-    policy = Policy(load_lm(path, config, ranks), config.train.memory.logit_chunk, Spread(ranks.sequence_group))
+    policy = _policy(path, config, ranks)
     policy.requires_grad_(False)
     prepare(policy, config, ranks)
     return policy
 
 
+def _policy(path: str, config: Config, ranks: Ranks) -> Policy:
+    lm, spread = load_lm(path, config, ranks), Spread(ranks.sequence_group)
+    return Policy(lm, config.train.memory.logit_chunk, spread, stage_of(config, ranks))
+
+
 def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
-    """The float32 causal language model in `path`, on this rank's device, ready for forests where they are wanted."""
+    """The float32 causal language model in `path`, whole, ready for forests where they are wanted."""
     model = config.model
     # Under `cpu_offload` sharding brings block by block to the GPU and its part back: never the whole model at once.
-    device = torch.device("cpu") if config.train.fsdp.cpu_offload else ranks.device
+    # Nor is it there where this rank keeps a stage of it (see `prepare`).
+    apart = config.train.fsdp.cpu_offload or ranks.layout.pipeline > 1
+    device = torch.device("cpu") if apart else ranks.device
     lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device)
     use_liger(lm, config.train.liger, ranks.device, ranks.layout.tensor)
     if config.train.prefix_tree and not why_not(lm.config):
@@ -189,8 +224,11 @@ def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
 
 
 def prepare(module: Any, config: Config, ranks: Ranks) -> None:
-    """No dropout, compiled and sharded; `module.lm` is the transformer whose blocks are the units."""
+    """No dropout, cut to its stage, compiled and sharded; `module.lm` is the transformer whose blocks are the units."""
     _without_dropout(module)
+    if not module.stage.alone:
+        cut(module)
+        module.to(ranks.device)
     if config.train.compile:
         compile_blocks(module.lm, ranks.device)
     shard(module, config, ranks)
@@ -210,6 +248,7 @@ def _add_lora(policy: Policy, config: Config) -> None:
     lora = config.train.lora
     settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0)
     peft.inject_adapter_in_model(settings, policy.lm, adapter_name=ADAPTER)
+    policy.size = _size(policy.lm)
     for name, parameter in policy.named_parameters():
         parameter.requires_grad_("lora_" in name)
 
@@ -231,13 +270,14 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
     """Weights under their Hugging Face names, on the CPU, in `dtype`, LoRA merged, tied copies once.
 
-    All ranks must call it; only those with `keep` get anything. LoRA: `W + alpha / r * B A`, computed on a copy, so
-    that the frozen weights do not drift. Source: arXiv 2106.09685, eq. 3.
+    All ranks must call it; only those with `keep` get anything, of several stages the first (`keep` then is true for
+    one rank of each: `Ranks.leads`). LoRA: `W + alpha / r * B A`, computed on a copy, so that the frozen weights do not
+    drift. Source: arXiv 2106.09685, eq. 3.
     """
     target = getattr(torch, dtype)
     scale = {name: module.scaling[ADAPTER] for name, module in policy.named_modules() if hasattr(module, "lora_A")}
     state = dict(policy.state_dict())
-    untied = {name for name, _ in policy.named_parameters()} | {name for name, _ in policy.named_buffers()}
+    untied = set(owned(policy)) | {name for name, _ in policy.named_buffers()}
     weights: dict[str, torch.Tensor] = {}
     for name, value in state.items():
         if ".lora_" in name:
@@ -250,7 +290,7 @@ def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
             full = full + scale[owner] * (b @ a)
         if keep and name in untied:
             weights[plain] = full.to("cpu", target if full.is_floating_point() else full.dtype).contiguous()
-    return weights
+    return policy.stage.together(weights) if keep else {}
 
 
 def start_path(config: Config) -> str:

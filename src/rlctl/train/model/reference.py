@@ -1,6 +1,6 @@
 """The reference policy: a frozen copy, a teacher, or the policy's own base weights under LoRA."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from rlctl.config import Config
 from rlctl.train.data.batches import MicroBatch
 from rlctl.train.model import policy as policies
+from rlctl.train.model.pipeline import answers
 from rlctl.train.model.policy import Policy
 from rlctl.train.ranks import Ranks
 
@@ -23,19 +24,19 @@ class Reference:
         """Whether it is the policy with its adapters off."""
         self._own = None if self.shares_weights else policies.load_frozen(config.reference.path or start, config, ranks)
 
-    @torch.no_grad()
-    def logprobs(self, micro: MicroBatch) -> torch.Tensor:
-        """float32 `[N]`"""
+    def logprobs(self, micros: Sequence[MicroBatch]) -> list[torch.Tensor]:
+        """float32 `[N]` of each micro-batch; none but on the last stage."""
         with self._answering() as model:
-            return model(micro, "").logprobs
+            return answers(model, micros)
 
     @torch.no_grad()
-    def logits(self, micro: MicroBatch) -> torch.Tensor:
-        """`[N, V]`, whole: for the exact divergence."""
+    def logits(self, micro: MicroBatch, *states: torch.Tensor) -> torch.Tensor:
+        """`[N, V]`, whole: for the exact divergence; on a stage that is not the last, states for the next."""
         with self._answering() as model:
             chunk, model.chunk = model.chunk, 0
             try:
-                return model(micro, policies.LOGITS).logprobs
+                found: torch.Tensor = model(micro, policies.LOGITS, None, *states)
+                return found
             finally:
                 model.chunk = chunk
 

@@ -53,6 +53,11 @@ class Spread:
             return Columns(micro, np.arange(len(micro.targets)), micro.position_ids)
         return columns(micro, self._group.rank(), self._group.size())
 
+    def shape(self, micro: MicroBatch) -> tuple[int, int]:
+        """Rows and columns of this rank's share."""
+        rows, width = micro.token_ids.shape
+        return rows, width if self._group is None else -(-width // self._group.size())
+
     def inputs(self, share: Columns, model: Any, device: torch.device) -> dict[str, Any]:
         """Arguments of the forward pass of a model with the configuration `model`."""
         if self._group is None:
@@ -76,9 +81,6 @@ def use_exchange(lm: Any, attention_name: str, ranks: int) -> None:
 
     `attention_name`: what `model.attention` asks for. `ranks`: tensor x sequence, over which key-value heads are dealt.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
     config = lm.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     why = why_not(lm.config)
@@ -88,8 +90,7 @@ def use_exchange(lm: Any, attention_name: str, ranks: int) -> None:
         why = f"{heads} key-value heads cannot be dealt to train.parallel.tensor x sequence = {ranks} ranks"
     if why:
         raise ConfigError(f"{KEY} cannot be used: {why}")
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    tree_attention.register(NAME, attention)
     lm.set_attn_implementation(NAME)
 
 

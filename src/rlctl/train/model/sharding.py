@@ -13,11 +13,11 @@ from rlctl.train.ranks import Ranks
 def shard(module: Any, config: Config, ranks: Ranks) -> None:
     """FSDP2; `module.lm` is the transformer whose blocks are the units.
 
-    "none" keeps whole weights on each rank: a mesh whose shard side is 1, the same code. One float32 process needs
-    neither sharding nor casts, so it goes without (the wrapping costs time and changes nothing).
+    "none" keeps whole weights on each rank: a mesh whose shard side is 1, the same code. One float32 process, or one of
+    a stage, needs neither sharding nor casts, so it goes without (the wrapping costs time and changes nothing).
     """
     fsdp = config.train.fsdp
-    if ranks.world == 1 and config.model.dtype == "float32" and not fsdp.cpu_offload:
+    if ranks.layout.in_stage == 1 and config.model.dtype == "float32" and not fsdp.cpu_offload:
         return
     if ranks.layout.tensor > 1:
         tensor.cut(module, ranks.mesh["tensor"])

@@ -8,7 +8,7 @@ The model runs once over the row `[1, T]`; only attention must know the tree. Th
 - `masked`: SDPA with a dense `[T, T]` mask, for heads that the CPU kernel does not take; the definition of the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,13 @@ class Tree:
     """For FlexAttention; None on the CPU."""
 
 
-def register() -> None:
-    """Make `NAME` known to transformers; again is no harm."""
+def register(name: str, function: Callable[..., tuple[torch.Tensor, None]]) -> None:
+    """Make an attention, which takes the masks of SDPA, known to transformers; again is no harm."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, sdpa_mask)
 
 
 def attention(

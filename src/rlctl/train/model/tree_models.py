@@ -71,7 +71,7 @@ def why_not(model: Any) -> str:
 
 def use_trees(lm: Any) -> None:
     """Give the model the attention that understands forests; without one it computes as before."""
-    tree_attention.register()
+    tree_attention.register(tree_attention.NAME, tree_attention.attention)
     lm.set_attn_implementation(tree_attention.NAME)
 
 

@@ -6,6 +6,7 @@ import torch
 
 from rlctl.telemetry.memory import peak_resident_mb
 from rlctl.train.data.samples import TrainSample
+from rlctl.train.model.policy import Policy
 
 
 def flops(lengths: Sequence[int], parameters: int, layers: int, width: int) -> float:
@@ -18,16 +19,13 @@ def flops(lengths: Sequence[int], parameters: int, layers: int, width: int) -> f
     return 6.0 * parameters * sum(lengths) + 6.0 * layers * width * float(sum(n * n for n in lengths))
 
 
-def flops_of(samples: Sequence[TrainSample], lm: torch.nn.Module, epochs: int) -> float:
-    """Of all passes of one training step with the language model `lm`, shared prefixes as often as they occur."""
-    config = lm.config.get_text_config()  # type: ignore[union-attr, operator]
+def flops_of(samples: Sequence[TrainSample], policy: Policy, epochs: int) -> float:
+    """Of all passes of one training step, shared prefixes as often as they occur."""
+    config = policy.lm.config.get_text_config()
     width = config.num_attention_heads * (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     )
-    embedding = lm.get_input_embeddings().weight  # type: ignore[operator]
-    tied = lm.get_output_embeddings().weight is embedding  # type: ignore[operator]
-    parameters = sum(p.numel() for p in lm.parameters()) - (0 if tied else embedding.numel())
-    return epochs * flops([len(s) for s in samples], parameters, config.num_hidden_layers, width)
+    return epochs * flops([len(s) for s in samples], policy.size, config.num_hidden_layers, width)
 
 
 def peak_memory_mb() -> float:

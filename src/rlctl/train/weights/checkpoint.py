@@ -72,7 +72,7 @@ class Checkpoints:
         """
         assert self._writing is None
         ranks, folder = self._ranks, self.root / f"{PREFIX}{state.step}"
-        weights = states.staged(policies.export(self._policy, self._dtype, keep=ranks.first))
+        weights = states.staged(policies.export(self._policy, self._dtype, keep=ranks.leads))
         tree = states.staged(_tree(students, others))
         scalars = {
             "rng": ranks.gather(dice.get()),

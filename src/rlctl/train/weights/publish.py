@@ -48,7 +48,7 @@ def write(policy: Policy, folder: Path, version: int, dtype: str, ranks: Ranks) 
 
     The checksum, "" on other ranks.
     """
-    weights = export(policy, dtype, keep=ranks.first)
+    weights = export(policy, dtype, keep=ranks.leads)
     if not ranks.first:
         return ""
     checksum = ""

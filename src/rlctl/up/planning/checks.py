@@ -75,14 +75,15 @@ def _ranks(loaded: Loaded, names: set[str]) -> Iterator[str]:
     if not names & {"train", "sft"}:
         return
     train = loaded.config.train
-    together = train.parallel.tensor * train.parallel.sequence
+    parallel = train.parallel
+    together = parallel.tensor * parallel.sequence * parallel.pipeline
     where = place(loaded, "train.processes")
     if train.processes % together:
-        yield f"{where}: {train.processes} is no multiple of train.parallel.tensor x sequence = {together}"
-    elif train.fsdp.shard_size and train.processes // train.parallel.tensor % train.fsdp.shard_size:
+        yield f"{where}: {train.processes} is no multiple of train.parallel.tensor x sequence x pipeline = {together}"
+    elif train.fsdp.shard_size and train.processes // (parallel.tensor * parallel.pipeline) % train.fsdp.shard_size:
         yield (
-            f"{where}: {train.processes} / train.parallel.tensor is no multiple of train.fsdp.shard_size = "
-            f"{train.fsdp.shard_size}"
+            f"{where}: {train.processes} / (train.parallel.tensor x pipeline) is no multiple of "
+            f"train.fsdp.shard_size = {train.fsdp.shard_size}"
         )
 
 
