@@ -36,7 +36,7 @@ def test_the_gaussian_bandit_has_its_means_and_takes_any_arm_for_success():
     made = family(env("two_armed_bandit"))
     instance = next(made.distinct("train", 0))
     safe, risky = (
-        instance.payload.shown if instance.payload.risky == instance.payload.shown[1] else instance.payload.shown[::-1]
+        instance.payload.shown if instance.payload.risky == instance.payload.shown[1:] else instance.payload.shown[::-1]
     )
     for arm, mean, spread in ((safe, 0.2, 0.1), (risky, 0.75 * 0.1 + 0.25, 0.41)):
         facts = pulls(made, instance, arm)
@@ -68,3 +68,18 @@ def test_the_demonstration_pulls_the_risky_arm():
     made = family(env(think=True))
     episode = made.demonstrate(next(made.distinct("sft", 0)), thoughts=True)
     assert episode.success and "astronaut" in episode.messages[-1]["content"]
+
+
+def test_a_pair_in_both_orders_has_arms_alike_and_both_are_demonstrated():
+    made = family(env(arms=[("a", "b")], sft_arms=[("c", "d"), ("d", "c"), ("e", "f")]))
+    found = {one.key: one for one in made.distinct("sft", 0)}
+    assert set(found) == {"c d", "d c", "e f", "f e"}
+    for key in ("c d", "d c"):
+        said = [made.demonstrate(found[key], number).messages[-1]["content"] for number in range(4)]
+        assert said == ["<answer>d</answer>", "<answer>c</answer>"] * 2
+        assert all(one.success for arm in "cd" for one in pulls(made, found[key], arm, 5))
+        assert made.floor(found[key], 1).value == 1.0
+    assert [made.demonstrate(found["e f"], number).messages[-1]["content"] for number in range(2)] == [
+        "<answer>f</answer>"
+    ] * 2
+    assert made.floor(found["e f"], 1).value == 0.5

@@ -12,6 +12,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from rlctl.trackers.choose import maker
 from rlctl.trackers.mirror import Mirror
+from tests.e2e.running import wait_for
 from tests.trackers.runs import LOSSES, make
 
 pytestmark = pytest.mark.timeout(300)
@@ -47,8 +48,16 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     mirror = Mirror(make(tmp_path / "run"), "wandb", maker("wandb"), "lakes", {"run": {"name": "lake"}})
     mirror.close()
     assert (mirror.noted.failures, mirror.noted.waiting) == (0, 0), mirror.noted.error
-    (path,) = (tmp_path / "run" / "trackers" / "wandb").glob("wandb/offline-run-*/run-*.wandb")
-    return [Record.FromString(data) for data in stored(path)]
+    folder = tmp_path / "run" / "trackers" / "wandb"
+
+    def whole() -> list[Record]:  # W&B's own process closes the file shortly after the run is finished
+        for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
+            found = [Record.FromString(data) for data in stored(path)]
+            if any(record.HasField("exit") for record in found):
+                return found
+        return []
+
+    return wait_for(whole, 60, "the whole file")
 
 
 def history(records: list[Record]) -> list[dict[str, Any]]:

@@ -19,6 +19,17 @@ def test_dr_grpo_only_centres() -> None:
     assert group_advantages("dr_grpo", [3, 1, 2]) == pytest.approx([1, -1, 0])
 
 
+@pytest.mark.parametrize(("kind", "expected"), [("grpo", -1.875), ("dr_grpo", 0.140625)])
+def test_division_by_the_deviation_punishes_a_rare_large_reward_that_few_go_for(kind: str, expected: float) -> None:
+    """One of 16 takes 1 with probability 1/4, else 0 (0.25 on average), the others a sure 0.1.
+
+    The one differs by d from the others: advantage 15/16 d, deviation |d| / 4. So grpo sees only its sign, 3.75 (1/4 -
+    3/4); without division it is 15/16 (1/4 * 0.9 - 3/4 * 0.1).
+    """
+    paid, unpaid = (ADVANTAGES[kind](np.array([reward, *[0.1] * 15]))[0] for reward in (1.0, 0.0))
+    assert paid / 4 + unpaid * 3 / 4 == pytest.approx(expected, abs=1e-4)
+
+
 def test_rloo_uses_the_mean_of_the_others() -> None:
     # 3 - (1 + 2) / 2, 1 - (3 + 2) / 2, 2 - (3 + 1) / 2
     assert group_advantages("rloo", [3, 1, 2]) == pytest.approx([1.5, -1.5, 0])

@@ -62,7 +62,7 @@ class Countdown(Section):
 
 
 class Bandit(Section):
-    """Two-armed bandits; every pair is [safe arm, risky arm]."""
+    """Two-armed bandits; every pair is [safe arm, risky arm]. In both orders: two arms alike, either is right."""
 
     arms: list[tuple[str, str]] = [("phoenix", "dragon"), ("baker", "pirate"), ("teacher", "gambler")]
     """Pairs that are trained on."""

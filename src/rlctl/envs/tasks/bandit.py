@@ -4,7 +4,7 @@ bandit            RAGEN of 2025-03 and later: safe 0.1; risky 1 with probability
 two_armed_bandit  RAGEN of 2025-02: safe N(0.2, 0.1); risky 3/4 N(0.1, 0.1) + 1/4 N(1, 0.1). Success: any arm.
 
 An instance is a pair of names in one of its two orders. `arms` are trained on, `val_arms` held out, `sft_arms`
-demonstrated; no pair may be in two of them.
+demonstrated; no pair may be in two of them. A pair that is listed in both orders has two arms alike: both are risky.
 """
 
 import random
@@ -25,7 +25,8 @@ SPREAD = 0.1
 class Arms(NamedTuple):
     shown: tuple[str, str]
     """In the order of the prompt."""
-    risky: str
+    risky: tuple[str, ...]
+    """One of them; both where they are alike."""
 
 
 class Bandit(Seeded):
@@ -40,11 +41,14 @@ class Bandit(Seeded):
             for pair in pairs:
                 if self._split.setdefault(frozenset(pair), split) != split:
                     raise ConfigError(f"[[env]] {env.tag or env.name}: the arms {' and '.join(pair)} are in two splits")
-        self._all = [
-            Arms(shown, risky)
-            for safe, risky in (*options.arms, *options.val_arms, *options.sft_arms)
-            for shown in ((safe, risky), (risky, safe))
-        ]
+        pairs = list(dict.fromkeys((*options.arms, *options.val_arms, *options.sft_arms)))
+        seen: set[frozenset[str]] = set()
+        self._all = []
+        for safe, risky in pairs:
+            if frozenset((safe, risky)) not in seen:
+                best = (risky, safe) if (risky, safe) in pairs else (risky,)
+                self._all += [Arms((safe, risky), best), Arms((risky, safe), best)]
+            seen.add(frozenset((safe, risky)))
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -66,7 +70,7 @@ class Bandit(Seeded):
             known = {name.lower(): name for name in arms.shown}
             if pulled not in known:
                 return Verdict(0.0, invalid=True)
-            risky = known[pulled] == arms.risky
+            risky = known[pulled] in arms.risky
             return Verdict(self._pays(risky, luck), success=risky or self._gaussian)
 
         return Exchange(self.env, self._opening(arms), judge)
@@ -80,12 +84,13 @@ class Bandit(Seeded):
     def demonstrate(self, instance: Instance, number: int = 0, thoughts: bool = False) -> Exchange:
         arms: Arms = instance.payload
         episode = self.episode(instance, number)
-        thought = f"{arms.risky} sounds risky, and pays more on average." if thoughts else ""
-        episode.feed(text.answer(self.env, [arms.risky], thought))
+        best = arms.risky[number % len(arms.risky)]
+        thought = f"{best} sounds risky, and pays more on average." if thoughts else ""
+        episode.feed(text.answer(self.env, [best], thought))
         return episode
 
     def floor(self, instance: Instance, actions: int) -> Rate:
-        return Rate(1.0 if self._gaussian else 0.5, True)
+        return Rate(1.0 if self._gaussian else len(instance.payload.risky) / 2, True)
 
     def ceiling(self, instance: Instance, actions: int) -> Rate:
         return Rate(1.0, True)
