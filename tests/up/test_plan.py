@@ -209,8 +209,12 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
             "train.processes: 1 is no multiple of train.parallel.tensor x sequence x pipeline = 2",
         ),
         (
+            ("train.processes=3", "train.parallel.pipeline=2"),
+            "3 is no multiple of train.parallel.tensor x sequence x pipeline = 2",
+        ),
+        (
             ("train.processes=4", "train.parallel.tensor=2", 'train.fsdp={strategy="hybrid", shard_size=4}'),
-            "4 / (train.parallel.tensor x pipeline) is no multiple of train.fsdp.shard_size = 4",
+            "4 / train.parallel.tensor / pipeline is no multiple of train.fsdp.shard_size = 4",
         ),
     ],
 )

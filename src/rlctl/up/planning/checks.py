@@ -82,7 +82,7 @@ def _ranks(loaded: Loaded, names: set[str]) -> Iterator[str]:
         yield f"{where}: {train.processes} is no multiple of train.parallel.tensor x sequence x pipeline = {together}"
     elif train.fsdp.shard_size and train.processes // (parallel.tensor * parallel.pipeline) % train.fsdp.shard_size:
         yield (
-            f"{where}: {train.processes} / (train.parallel.tensor x pipeline) is no multiple of "
+            f"{where}: {train.processes} / train.parallel.tensor / pipeline is no multiple of "
             f"train.fsdp.shard_size = {train.fsdp.shard_size}"
         )
 
