@@ -46,6 +46,7 @@ pytestmark = pytest.mark.timeout(900)
 ROWS: dict[str, Any] = {}
 PACKED = {"row_tokens": 128}
 TENSOR, SEQUENCE, PIPELINE = {"tensor": 2}, {"sequence": 2}, {"pipeline": 2}
+RING = SEQUENCE | {"sequence_kind": "ring"}
 FEW = ("dual clip", "gspo", "kl full", "value")
 """A loss of tokens, one of sequences, one of whole distributions, and the critic's."""
 TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
@@ -58,6 +59,11 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
     "sequence, lean packed": ("qwen2", {"parallel": SEQUENCE, "memory": LEAN, "prefix_tree": False}, PACKED, FEW),
     "sequence, forests": ("qwen2", {"parallel": SEQUENCE}, FOREST, EVERY_LOSS),
     "sequence, grouped heads": ("qwen3", {"parallel": SEQUENCE}, PACKED, FEW),
+    "ring": ("qwen2", {"parallel": RING}, ROWS, FEW),
+    "ring, packed": ("qwen2", {"parallel": RING}, PACKED, EVERY_LOSS),
+    "ring, lean packed": ("qwen2", {"parallel": RING, "memory": LEAN, "prefix_tree": False}, PACKED, FEW),
+    "ring, forests": ("qwen2", {"parallel": RING}, FOREST, EVERY_LOSS),
+    "ring, odd heads": ("odd", {"parallel": RING}, PACKED, FEW),
     "pipeline": ("qwen2", {"parallel": PIPELINE}, ROWS, EVERY_LOSS),
     "pipeline, packed": ("qwen2", {"parallel": PIPELINE, "prefix_tree": False}, PACKED, EVERY_LOSS),
     "pipeline, forests": ("qwen2", {"parallel": PIPELINE}, FOREST, EVERY_LOSS),
@@ -72,6 +78,8 @@ FOUR = {
     "data and tensor, whole weights": ("qwen2", {"parallel": TENSOR, "fsdp": {"strategy": "none"}}, ROWS, FEW),
     "data and sequence": ("qwen2", {"parallel": SEQUENCE}, PACKED, FEW),
     "tensor and sequence": ("qwen3 of 4", {"parallel": TENSOR | SEQUENCE}, FOREST, FEW),
+    "ring of four": ("qwen2", {"parallel": {"sequence": 4, "sequence_kind": "ring"}}, PACKED, FEW),
+    "ring and tensor": ("qwen2", {"parallel": TENSOR | RING}, FOREST, FEW),
     "four stages": ("deep", {"parallel": {"pipeline": 4}}, ROWS, FEW),
     "data and pipeline": ("qwen2", {"parallel": PIPELINE}, ROWS, FEW),
     "data and pipeline, whole weights": ("qwen2", {"parallel": PIPELINE, "fsdp": {"strategy": "none"}}, ROWS, FEW),

@@ -79,9 +79,12 @@ class Parallel(Section):
     """Processes that each hold a slice of every large weight, cut by the model's own plan (transformers'
     `base_model_tp_plan`); heads and widths must be multiples of it."""
     sequence: Positive = 1
-    """Processes that each compute some columns of a micro-batch and, in attention, some heads (Ulysses): for samples
-    too long for one. Needs model.attention = "sdpa", full attention in every layer, and key-value heads that are a
-    multiple of tensor x sequence."""
+    """Processes that each compute some columns of a micro-batch: for samples too long for one. Needs model.attention =
+    "sdpa" and full attention in every layer."""
+    sequence_kind: Literal["ulysses", "ring"] = "ulysses"
+    """What goes between them in attention. ulysses: each computes some heads for all columns, so key-value heads must
+    be a multiple of tensor x sequence. ring: keys and values come past, a part at a time; any number of heads, and no
+    process holds all keys, but later columns have more to compute than earlier ones."""
     pipeline: Positive = 1
     """Processes that each hold some layers and hand states on (torch.distributed.pipelining, 1F1B): for models whose
     weights one cannot hold. Needs a model of embedding, layers and one norm with nothing in between, and no more stages

@@ -8,7 +8,7 @@ from rlctl.train.data.batches import MicroBatch
 from rlctl.train.model import policy as policies
 from rlctl.train.model.blocks import checkpoint_blocks
 from rlctl.train.model.policy import Scores
-from rlctl.train.model.sequence import Spread
+from rlctl.train.model.sequence import Spread, spread_of
 from rlctl.train.model.stages import Stage, entering, stage_of
 from rlctl.train.ranks import Ranks
 
@@ -43,7 +43,7 @@ class Critic(nn.Module):
 def load(config: Config, start: str, ranks: Ranks) -> Critic:
     """The critic of `[critic]`: the body of a language model, all of it trained; V = 0 everywhere at first."""
     lm = policies.load_lm(config.critic.path or start, config, ranks)
-    width, spread = lm.config.get_text_config().hidden_size, Spread(ranks.sequence_group)
+    width, spread = lm.config.get_text_config().hidden_size, spread_of(config, ranks)
     critic = Critic(lm.base_model, width, spread, stage_of(config, ranks)).to(lm.device)
     checkpoint_blocks(critic.lm, config.train.memory)
     critic.train()

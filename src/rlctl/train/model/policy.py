@@ -17,7 +17,7 @@ from rlctl.train.data.columns import Columns
 from rlctl.train.model.blocks import checkpoint_blocks, compile_blocks
 from rlctl.train.model.kernels import use_liger
 from rlctl.train.model.logits import score
-from rlctl.train.model.sequence import Spread, use_exchange
+from rlctl.train.model.sequence import Spread, spread_of, use_exchange
 from rlctl.train.model.sharding import shard
 from rlctl.train.model.stages import Stage, cut, entering, owned, stage_of
 from rlctl.train.model.tree_models import use_trees, why_not
@@ -203,8 +203,8 @@ def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
 
 
 def _policy(path: str, config: Config, ranks: Ranks) -> Policy:
-    lm, spread = load_lm(path, config, ranks), Spread(ranks.sequence_group)
-    return Policy(lm, config.train.memory.logit_chunk, spread, stage_of(config, ranks))
+    lm = load_lm(path, config, ranks)
+    return Policy(lm, config.train.memory.logit_chunk, spread_of(config, ranks), stage_of(config, ranks))
 
 
 def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
@@ -219,7 +219,7 @@ def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
     if ranks.layout.sequence > 1:
-        use_exchange(lm, model.attention, ranks.layout.sequence * ranks.layout.tensor)
+        use_exchange(lm, model.attention, config.train.parallel)
     return lm
 
 

@@ -1,4 +1,4 @@
-"""Sequence parallelism of the Ulysses kind: columns of a micro-batch over ranks, heads over ranks inside of attention.
+"""Sequence parallelism: columns of a micro-batch over ranks. In attention heads over ranks (Ulysses), or `ring`.
 
     every layer but attention       [B, S / P, D]        each rank its columns
       | all-to-all                  [B, H / P, S, d]     each rank all columns of some heads
@@ -17,11 +17,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from rlctl.config import Config
+from rlctl.config.learning import Parallel
 from rlctl.errors import ConfigError
 from rlctl.train.data.batches import MicroBatch
 from rlctl.train.data.columns import Columns, columns
-from rlctl.train.model import tree_attention
+from rlctl.train.model import ring, tree_attention
 from rlctl.train.model.tree_models import inputs_of, no_mask, why_not
+from rlctl.train.ranks import Ranks
 
 NAME = "rlctl_ulysses"
 """As transformers knows it; on one rank it is the attention for forests."""
@@ -40,8 +43,9 @@ class Exchange:
 class Spread:
     """How micro-batches lie over the ranks of `group`; None: this rank computes them alone."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, kind: str = "ulysses") -> None:
         self._group = group
+        self._kind = kind
 
     @property
     def alone(self) -> bool:
@@ -62,6 +66,10 @@ class Spread:
         """Arguments of the forward pass of a model with the configuration `model`."""
         if self._group is None:
             return inputs_of(share.micro, model, device)
+        if self._kind == "ring":
+            ends = torch.from_numpy(ring.ends_of(share.positions, share.micro.nodes)).to(device)
+            inputs = inputs_of(share.micro, model, device, ring.NAME)
+            return inputs | {"attention_mask": no_mask(device), "ring": ring.Ring(self._group, ends)}
         mask = None
         if share.micro.packed and share.micro.nodes is None:
             mask = block_diagonal(torch.from_numpy(share.positions).to(device))
@@ -76,22 +84,32 @@ class Spread:
         return _Together.apply(values, places, count, self._group)
 
 
-def use_exchange(lm: Any, attention_name: str, ranks: int) -> None:
-    """Give the model the attention that exchanges heads; ConfigError where that would not be exact.
+def spread_of(config: Config, ranks: Ranks) -> Spread:
+    """As `train.parallel` asks."""
+    return Spread(ranks.sequence_group, config.train.parallel.sequence_kind)
 
-    `attention_name`: what `model.attention` asks for. `ranks`: tensor x sequence, over which key-value heads are dealt.
+
+def use_exchange(lm: Any, attention_name: str, parallel: Parallel) -> None:
+    """Give the model the attention that exchanges heads, or keys; ConfigError where that would not be exact.
+
+    `attention_name`: what `model.attention` asks for.
     """
+    ranks = parallel.tensor * parallel.sequence
     config = lm.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     why = why_not(lm.config)
     if attention_name != "sdpa":
         why = f'model.attention = "{attention_name}"; it needs "sdpa"'
-    if not why and (heads % ranks or config.num_attention_heads % ranks):
-        why = f"{heads} key-value heads cannot be dealt to train.parallel.tensor x sequence = {ranks} ranks"
+    if not why and parallel.sequence_kind == "ulysses" and (heads % ranks or config.num_attention_heads % ranks):
+        why = (
+            f"{heads} key-value heads cannot be dealt to train.parallel.tensor x sequence = {ranks} ranks; "
+            'train.parallel.sequence_kind = "ring" does not deal them'
+        )
     if why:
         raise ConfigError(f"{KEY} cannot be used: {why}")
-    tree_attention.register(NAME, attention)
-    lm.set_attn_implementation(NAME)
+    name, function = (ring.NAME, ring.attention) if parallel.sequence_kind == "ring" else (NAME, attention)
+    tree_attention.register(name, function)
+    lm.set_attn_implementation(name)
 
 
 def attention(
