@@ -16,6 +16,7 @@ SETTINGS = (
     *(setting for setting in SMALL if not setting.startswith("sft.")),
     *("sft.max_steps=4", "sft.stop_success=0.0", "sft.check_episodes=8", "sft.data.size=40", "sft.data.episodes=1"),
     *("train.lora.rank=4", "train.optim.lr=1e-2", "ckpt.every=1", "ckpt.merged=never"),
+    "algo.advantage=reinforce",  # every group has a signal
 )
 
 

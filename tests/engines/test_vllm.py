@@ -188,6 +188,7 @@ def test_weights_with_a_wrong_checksum_are_refused_and_the_old_ones_go_on(
 ) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(world.folders[1], bad)
+    vllm_server.seal(bad, world.version + 1)
     content = bytearray((bad / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (bad / "model.safetensors").write_bytes(content)

@@ -95,7 +95,7 @@ def test_adapters_of_another_formula_are_refused_by_name(
 
 def test_adapters_for_another_model_are_refused(base: Path, adapters: Path, tmp_path: Path) -> None:
     for name, tiny, words in (
-        ("wide", Tiny(hidden_size=64, layers=2, heads=1, mlp=48), r"is \[64, 64\], its adapter \[32, 32\]"),
+        ("wide", Tiny(hidden_size=64, layers=2, heads=1, mlp=48), r"is \[64, 48\], its adapter \[32, 48\]"),
         ("short", Tiny(hidden_size=32, layers=1, heads=1, mlp=48), "has no weight model.layers.1"),
     ):
         build_tiny(tmp_path / name, tiny, max_context=64, seed=0)
