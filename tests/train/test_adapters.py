@@ -125,6 +125,21 @@ def test_a_base_whose_files_are_not_what_is_trained_is_written_once(model_dir: P
     assert all(torch.equal(found[name], value) for name, value in export(policy, "float32", keep=True).items())
 
 
+def test_the_base_of_a_model_from_the_hub_is_its_folder_in_the_cache(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub" / "models--some--model"
+    (cache / "refs").mkdir(parents=True)
+    (cache / "refs" / "main").write_text("a" * 40)
+    shutil.copytree(model_dir, cache / "snapshots" / ("a" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    config = config_for(model_dir, tmp_path / "run", train={"lora": LORA})
+    policy, outgoing = learned(config, model_dir)
+    base = base_of(policy, config, "some/model", outgoing.ranks)
+    assert base and base.path == str(cache / "snapshots" / ("a" * 40))
+    assert outgoing.base and base.sha256 == outgoing.base.sha256
+
+
 def test_a_run_publishes_adapters_and_its_last_checkpoint_is_a_whole_model(
     model_dir: Path, tmp_path: Path, world: World
 ) -> None:
