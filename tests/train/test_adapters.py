@@ -15,6 +15,7 @@ from rlctl.config.learning import Optim
 from rlctl.engines.embedded.weights import Reader
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.models.load import load_policy
+from rlctl.models.merging import merge_into
 from rlctl.train.data.batches import grid
 from rlctl.train.learning import optim
 from rlctl.train.loop import Run
@@ -237,13 +238,13 @@ def test_whole_weights_do_not_become_adapters_on_the_way(model_dir: Path, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("before", "after"), [(2, 2), (1, 2)])
+@pytest.mark.parametrize(("before", "after", "tensor"), [(2, 2, 1), (1, 2, 1), (2, 2, 2)])
 def test_adapters_go_on_with_any_number_of_processes(
-    before: int, after: int, model_dir: Path, tmp_path: Path, recorded: Path
+    before: int, after: int, tensor: int, model_dir: Path, tmp_path: Path, recorded: Path
 ) -> None:
     straight, halves = tmp_path / "straight", tmp_path / "halves"
     straight.mkdir(), halves.mkdir()
-    train = {"lora": LORA, "optim": {"lr": 1e-2}}
+    train = {"lora": LORA, "optim": {"lr": 1e-2}, "parallel": {"tensor": tensor}}
     finished(torchrun(replay(model_dir, straight, recorded, 6, train=train), straight, before))
     finished(torchrun(replay(model_dir, halves, recorded, 3, train=train), halves, before))
     assert len(list((halves / "checkpoints" / "step_3" / "trainer").glob("*.distcp"))) == before
@@ -255,6 +256,10 @@ def test_adapters_go_on_with_any_number_of_processes(
     assert one.keys() == other.keys()
     assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-5) for name in one)
     assert max(value.abs().max() for name, value in one.items() if "lora_B" in name) > 1e-2, "they have learnt"
+    step = straight / "checkpoints" / "step_6"
+    merge_into(step / "adapter", tmp_path / "merged")
+    again, saved = (load_file(folder / "model.safetensors") for folder in (tmp_path / "merged", step / "hf"))
+    assert all(torch.allclose(again[name], saved[name], rtol=0, atol=1e-7) for name in saved)
 
 
 # ---------------------------------------------------------------- refused
