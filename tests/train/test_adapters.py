@@ -238,13 +238,15 @@ def test_whole_weights_do_not_become_adapters_on_the_way(model_dir: Path, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("before", "after", "tensor"), [(2, 2, 1), (1, 2, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    ("before", "after", "parallel"), [(2, 2, {}), (1, 2, {}), (2, 2, {"tensor": 2}), (2, 2, {"pipeline": 2})]
+)
 def test_adapters_go_on_with_any_number_of_processes(
-    before: int, after: int, tensor: int, model_dir: Path, tmp_path: Path, recorded: Path
+    before: int, after: int, parallel: dict[str, int], model_dir: Path, tmp_path: Path, recorded: Path
 ) -> None:
     straight, halves = tmp_path / "straight", tmp_path / "halves"
     straight.mkdir(), halves.mkdir()
-    train = {"lora": LORA, "optim": {"lr": 1e-2}, "parallel": {"tensor": tensor}}
+    train = {"lora": LORA, "optim": {"lr": 1e-2}, "parallel": parallel}
     finished(torchrun(replay(model_dir, straight, recorded, 6, train=train), straight, before))
     finished(torchrun(replay(model_dir, halves, recorded, 3, train=train), halves, before))
     assert len(list((halves / "checkpoints" / "step_3" / "trainer").glob("*.distcp"))) == before
@@ -286,6 +288,7 @@ def test_layers_whose_adapters_could_not_be_merged_are_refused(
     [
         ({"lora": {"quantize": "nf4"}}, "[train.lora.rank] = 0"),
         ({"lora": {"rank": 4, "quantize": "nf4"}, "parallel": {"tensor": 2}}, "[train.parallel.tensor]"),
+        ({"lora": {"rank": 4, "quantize": "nf4"}, "parallel": {"pipeline": 2}}, "[train.parallel.pipeline]"),
         ({"lora": {"rank": 4, "quantize": "nf4"}, "compile": True}, "[train.compile]"),
         ({"lora": {"rank": 4, "quantize": "nf4"}, "fsdp": {"cpu_offload": True}}, "[train.fsdp.cpu_offload]"),
     ],

@@ -104,7 +104,7 @@ class Lora(Section):
     quantize: Literal["", "nf4", "fp4"] = ""
     """QLoRA: keep the policy's frozen linear layers in 4 bits through bitsandbytes (extra `qlora`), whole on every
     process. Engines get the weights that the codes stand for, written once to RUN_DIR/weights/base. Without
-    `train.parallel.tensor`, `.pipeline`, `train.compile` and `train.fsdp.cpu_offload`. It has been run on the CPU only."""
+    `train.parallel.tensor`, `.pipeline`, `train.compile` and `train.fsdp.cpu_offload`. Run on the CPU only so far."""
 
 
 class Memory(Section):
