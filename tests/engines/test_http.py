@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rlctl.engines.embedded.server import listen, listen_and_serve
 from rlctl.engines.embedded.serving import Serving
 from rlctl.models.load import load_policy, load_tokenizer
 from rlctl.models.tiny import build_tiny
+from tests.engines.adapters import publish_adapters
 from tests.engines.models import publish, reference, sequence
 
 CONTEXT = 128
@@ -227,6 +229,49 @@ async def test_weights_that_are_not_as_announced_are_refused(engine: Engine, tmp
     assert (await engine.put_policy(3, tmp_path / "good"))[0] == 200
     publish(model, tmp_path / "older", 2)
     assert (await engine.put_policy(2, tmp_path / "older"))[0] == 409
+
+
+async def test_adapters_are_served_as_the_model_that_they_make_of_their_base(engine: Engine, tmp_path: Path) -> None:
+    checksum, merged = publish_adapters(engine.folder, tmp_path / "v1", 1, seed=3)
+    assert (await engine.put_policy(1, tmp_path / "v1"))[1]["checksum"] == checksum
+    body = {"prompt": [3, 4, 5], "max_tokens": 40, "logprobs": 0, "seed": 5, "ignore_eos": True}
+    choice = await engine.complete(**body)
+    told = np.array(choice["logprobs"]["token_logprobs"])
+    whole = sequence([3, 4, 5])
+    whole.response = choice["token_ids"]
+    assert np.abs(reference(merged, whole) - told).max() < 1e-4
+    assert np.abs(reference(load_policy(str(engine.folder)), whole) - told).max() > 0.1, "the base is another model"
+    publish(merged, tmp_path / "v2", 2)
+    assert (await engine.put_policy(2, tmp_path / "v2"))[0] == 200
+    same = await engine.complete(**body)
+    assert same["token_ids"] == choice["token_ids"]
+    assert same["logprobs"]["token_logprobs"] == choice["logprobs"]["token_logprobs"], "to the last bit"
+
+
+async def test_adapters_or_a_base_that_are_not_as_announced_are_refused(engine: Engine, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(engine.folder, base)
+    for name in ("good", "torn", "settings"):
+        publish_adapters(base, tmp_path / name, 1, seed=3)
+    data = bytearray((tmp_path / "torn" / "adapter_model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "torn" / "adapter_model.safetensors").write_bytes(data)
+    settings = (tmp_path / "settings" / "adapter_config.json").read_text()
+    (tmp_path / "settings" / "adapter_config.json").write_text(settings.replace('"lora_alpha": 4', '"lora_alpha": 5'))
+    for name, file in (("torn", "adapter_model.safetensors"), ("settings", "adapter_config.json")):
+        status, answer = await engine.put_policy(1, tmp_path / name)
+        assert status == 422
+        assert f"{file}: sha256 is" in answer["error"]["message"]
+    assert (await engine.put_policy(1, tmp_path / "good"))[0] == 200
+    build_tiny(base, SHAPE, CONTEXT, seed=2)
+    publish_adapters(engine.folder, tmp_path / "next", 2, seed=3)
+    status, answer = await engine.put_policy(1, tmp_path / "good")
+    assert status == 422 and "the base of the adapters is not where they say" in answer["error"]["message"]
+    shutil.rmtree(base)
+    status, answer = await engine.put_policy(1, tmp_path / "good")
+    assert status == 422 and "cannot be read" in answer["error"]["message"]
+    assert json.loads(await engine.get("/policy"))["version"] == 1
+    assert (await engine.put_policy(2, tmp_path / "next"))[0] == 200
 
 
 async def test_a_client_that_goes_away_frees_its_row(engine: Engine) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from . import vllm_server
+from .adapters import publish_adapters
 from .vllm_server import Server, logprobs, publish
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -100,6 +101,26 @@ def test_after_an_update_every_logprob_is_that_of_the_published_weights(world: W
         assert min(worst(world.models[other], prompt, choice) for prompt, choice in pairs) > 1
 
 
+def test_adapters_are_served_as_the_model_that_they_make_of_their_base(
+    world: World, server: Server, tmp_path: Path
+) -> None:
+    prompts = [[(5 * i + j) % 300 + 2 for j in range(20 + i)] for i in range(4)]
+    for seed in (11, 12):  # the second replaces the first, it does not come on top of it
+        world.version += 1
+        checksum, merged = publish_adapters(world.folders[1], tmp_path / f"{seed}", world.version, seed)
+        status, answer = server.put(world.version, tmp_path / f"{seed}")
+        assert (status, answer.get("checksum")) == (200, checksum), answer
+        for prompt in prompts:
+            body, versions = server.complete(prompt, 50)
+            assert versions == f"{world.version}:50"
+            assert worst(merged, prompt, body["choices"][0]) <= CLOSE
+            assert worst(world.models[1], prompt, body["choices"][0]) > 0.5, "the base is far away"
+    shutil.copytree(tmp_path / "12", tmp_path / "torn")
+    (tmp_path / "torn" / "base.json").write_text("{}")
+    status, answer = server.put(world.version, tmp_path / "torn")
+    assert status == 422 and "base.json: sha256 is" in answer["error"]["message"]
+
+
 def test_a_request_in_flight_goes_on_with_the_new_weights_on_its_whole_context(world: World, server: Server) -> None:
     prompts = [[(11 * i + j) % 300 + 2 for j in range(150)] for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -167,6 +188,7 @@ def test_weights_with_a_wrong_checksum_are_refused_and_the_old_ones_go_on(
 ) -> None:
     bad = tmp_path / "bad"
     shutil.copytree(world.folders[1], bad)
+    vllm_server.seal(bad, world.version + 1)
     content = bytearray((bad / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (bad / "model.safetensors").write_bytes(content)

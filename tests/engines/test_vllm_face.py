@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from rlctl.engines.vllm import face as vllm_face
 from rlctl.engines.vllm import weights
@@ -19,6 +21,7 @@ from rlctl.engines.vllm.face import Face
 from rlctl.engines.vllm.policy import Policy
 from rlctl.engines.vllm.settings import ENVIRONMENT, FaceSettings
 from rlctl.engines.vllm.versions import Told, header, tokens
+from rlctl.wire.published import Base, announce, sha256, write_base
 
 
 def span(version: str, start: int, end: int) -> Any:
@@ -183,7 +186,7 @@ async def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 async def test_the_weights_that_vllm_came_up_with_are_version_0(running: Running, tmp_path: Path) -> None:
     status, body, _ = await running.request("GET", "/policy")
-    checksum = weights.sha256(tmp_path / "v0" / "model.safetensors")
+    checksum = sha256(tmp_path / "v0" / "model.safetensors")
     assert (status, json.loads(body)) == (200, {"version": 0, "checksum": checksum, "path": str(tmp_path / "v0")})
     assert running.engine.version == "0"
 
@@ -238,7 +241,7 @@ async def test_a_wrong_checksum_is_refused_before_anything_stops(running: Runnin
     file = tmp_path / "v1" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
     status, answer = await running.put(1, tmp_path / "v1")
-    assert status == 422 and "PUBLISHED.json says" in answer["error"]["message"]
+    assert status == 422 and "was promised" in answer["error"]["message"]
     assert running.engine.did == ["version 0"]
 
 
@@ -260,6 +263,34 @@ async def test_weights_of_another_model_are_refused(running: Running, tmp_path: 
     write_model(tmp_path / "v1", **model)
     status, answer = await running.put(1, tmp_path / "v1")
     assert status == 422 and "the model served has (2, 3)" in answer["error"]["message"]
+    assert running.engine.did == ["version 0"]
+
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        ({"A": (1, 3), "B": (2, 1)}, ""),
+        ({"A": (1, 2), "B": (2, 1)}, "is for a weight (2, 2), the base has (2, 3)"),
+        ({"A": (1, 3)}, "has no "),
+    ],
+)
+async def test_adapters_are_held_against_their_base_before_anything_stops(
+    running: Running, tmp_path: Path, sides: dict[str, tuple[int, int]], words: str
+) -> None:
+    checksum = write_model(tmp_path / "base", name="layer.weight")
+    running.face.policy._shapes = {"layer.weight": (2, 3)}  # type: ignore[union-attr]
+    folder = tmp_path / "v1"
+    folder.mkdir()
+    pairs = {f"base_model.model.layer.lora_{side}.weight": torch.ones(shape) for side, shape in sides.items()}
+    save_file(pairs, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    write_base(folder, Base(str(tmp_path / "base"), {"model.safetensors": checksum}, "float32"))
+    mine = announce(folder, 1, ["adapter_model.safetensors", "adapter_config.json", "base.json"])
+    status, answer = await running.put(1, folder)
+    if not words:
+        assert (status, answer["checksum"]) == (200, mine)
+        return
+    assert status == 422 and words in answer["error"]["message"]
     assert running.engine.did == ["version 0"]
 
 

@@ -101,12 +101,9 @@ class FakeEngine:
                 if engine.faults:
                     self.send_error(engine.faults.pop(0), "asked to fail")
                     return
-                published = json.loads((Path(body["path"]) / "PUBLISHED.json").read_text())
-                reply = {
-                    "version": body["version"],
-                    "checksum": published["sha256"]["model.safetensors"],
-                    "seconds": 0.0,
-                }
+                published = json.loads((Path(body["path"]) / "PUBLISHED.json").read_text())["sha256"]
+                (checksum,) = (published[name] for name in published if name.endswith("model.safetensors"))
+                reply = {"version": body["version"], "checksum": checksum, "seconds": 0.0}
                 engine.told.append({**body, **reply})
                 data = json.dumps({**reply, **engine.lie}).encode()
                 self.send_response(200)

@@ -18,6 +18,7 @@ from rlctl.train.loop import Run
 from rlctl.train.model.policy import Policy
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights.checkpoint import Checkpoints, State
+from rlctl.train.weights.outgoing import Outgoing
 from rlctl.wire.messages import Ack, Batch, Done, EndRun, Evaluate, Evaluated, FetchBatch, Hold, Nack, SetPolicyVersion
 from rlctl.wire.samples import EvalResult
 
@@ -115,8 +116,8 @@ def finished(process: subprocess.Popen[str]) -> str:
 
 def through_a_checkpoint(model_dir: Path, root: Path, policy: Policy, first: Any, second: Any, ranks: Ranks) -> None:
     """Save the policy with the optimizer `first`, and restore it with the optimizer `second`."""
-    checkpoints = Checkpoints(root, policy, load_tokenizer(str(model_dir)), "float32", ranks)
-    checkpoints.begin(State(step=1), {"policy": (policy, first)}, {})
+    checkpoints = Checkpoints(root, load_tokenizer(str(model_dir)), ranks)
+    checkpoints.begin(State(step=1), {"policy": (policy, first)}, {}, Outgoing(policy, "float32", ranks))
     assert checkpoints.finished(wait=True) == State(step=1)
     checkpoints.close()
     checkpoints.restore(root / "step_1", {"policy": (policy, second)}, {})

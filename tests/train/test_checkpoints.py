@@ -22,7 +22,7 @@ from rlctl.pool.store import Store
 from rlctl.telemetry.metrics import read
 from rlctl.train.loop import Run
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import checkpoint, folders, keep, publish, states
+from rlctl.train.weights import checkpoint, folders, keep, outgoing, states
 from rlctl.wire.messages import Ack, CompleteTrajectory, Evaluate, Evaluated, FetchBatch, OpenGroup, SubmitSteps
 from rlctl.wire.samples import EvalResult
 
@@ -69,7 +69,7 @@ def test_a_trainer_killed_between_checkpoint_and_ack_acknowledges_again(
 ) -> None:
     config = world.config(model_dir, tmp_path, run={"steps": 2}, ckpt={"every": 1})
     killed = Run(config, Ranks(config))
-    monkeypatch.setattr(killed, "publish", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(killed, "publish", lambda outgoing: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         killed.step()
     killed.checkpoints.close()
@@ -122,14 +122,14 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_holds_its_batches_un
 def test_a_disk_that_fails_ends_the_run_with_its_error_and_the_checkpoint_before_stays(
     model_dir: Path, tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = publish.save_hf
+    save = outgoing.save_hf
 
     def full(policy: Any, weights: Any, folder: Path, dtype: str) -> None:
         if "step_4" in str(folder):
             raise OSError(28, "No space left on device")
         save(policy, weights, folder, dtype)
 
-    monkeypatch.setattr(publish, "save_hf", full)
+    monkeypatch.setattr(outgoing, "save_hf", full)
     config = world.config(model_dir, tmp_path, run={"steps": 6}, ckpt={"every": 2})
     with pytest.raises(OSError, match="No space left"):
         run(config)
@@ -166,7 +166,7 @@ def test_a_trainer_killed_between_checkpoints_learns_from_the_same_samples_again
     )
     try:
         killed = Run(config, Ranks(config))
-        killed.publish()
+        killed.publish(killed.outgoing())
         for _ in range(2):
             killed.step()
         assert world.store.statistics()["groups_held"] == 2

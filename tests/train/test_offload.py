@@ -14,9 +14,10 @@ from torch.distributed.tensor import DTensor
 from rlctl.config.learning import Optim
 from rlctl.train.data.batches import grid
 from rlctl.train.learning import optim
-from rlctl.train.model.policy import export, load
+from rlctl.train.model.policy import load
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights import states
+from rlctl.train.weights.export import export
 
 from .conftest import config_for
 from .running import through_a_checkpoint

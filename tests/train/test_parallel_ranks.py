@@ -32,11 +32,13 @@ from rlctl.train.data.batches import grid
 from rlctl.train.layout import layout_of
 from rlctl.train.learning import optim
 from rlctl.train.model.pipeline import answers
-from rlctl.train.model.policy import export, load, whole
+from rlctl.train.model.policy import load, whole
 from rlctl.train.model.stages import tied
 from rlctl.train.objective.losses import policy_loss
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights import publish
+from rlctl.train.weights.export import export
+from rlctl.train.weights.outgoing import Outgoing
 
 from .conftest import config_for
 from .test_policy import EVERY_LOSS, samples
@@ -145,7 +147,7 @@ def learned(path: Path, ranks: Ranks, cut: dict[str, Any], train: dict[str, Any]
     probe = grid(samples(9), 1, 100_000, "token_mean")[0].micros[0]
     logprobs = ranks.gather_data(answers(policy, [probe]))
     if out:
-        publish.write(policy, out, 1, "float32", ranks)
+        publish.write(Outgoing(policy, "float32", ranks), out, 1)
     matrix = tied(policy.lm)
     ends = [x for x in ranks.gather(None if matrix is None else whole(matrix.detach())) if x is not None]
     found = {"weights": export(policy, "float32", keep=ranks.leads), "norms": norms, "ends": ends}

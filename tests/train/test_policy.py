@@ -19,19 +19,13 @@ from rlctl.train.learning import optim
 from rlctl.train.learning.learner import plan_for
 from rlctl.train.learning.optim import Extras, Schedule
 from rlctl.train.model import critic
-from rlctl.train.model.policy import (
-    LOGITS,
-    Policy,
-    export,
-    load,
-    load_frozen,
-    tokens_of,
-)
+from rlctl.train.model.policy import LOGITS, Policy, load, load_frozen, tokens_of
 from rlctl.train.model.tree_models import settle
 from rlctl.train.objective.losses import policy_loss, value_loss
 from rlctl.train.objective.shaping import shape
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import publish
+from rlctl.train.weights.export import export
+from rlctl.train.weights.outgoing import save_hf
 
 from .conftest import config_for, random_batch
 
@@ -341,7 +335,7 @@ def test_a_model_that_knows_no_forests_is_never_given_one(model_dir: Path, tmp_p
 
 
 def test_the_attention_of_forests_is_not_written_into_the_published_model(policy: Policy, tmp_path: Path) -> None:
-    publish.save_hf(policy, export(policy, "float32", keep=True), tmp_path, "float32")
+    save_hf(policy, export(policy, "float32", keep=True), tmp_path, "float32")
     assert "rlctl" not in (tmp_path / "config.json").read_text()
 
 

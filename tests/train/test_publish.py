@@ -9,6 +9,8 @@ from rlctl.config.learning import Sync
 from rlctl.train.model.policy import Policy, load
 from rlctl.train.ranks import Ranks
 from rlctl.train.weights import folders, publish
+from rlctl.train.weights.outgoing import Outgoing
+from rlctl.wire.published import sha256
 
 from .conftest import FakeEngine, config_for
 
@@ -21,7 +23,7 @@ def published(model_dir: Path, tmp_path: Path) -> tuple[Policy, Path, str]:
     ranks = Ranks(config)
     policy = load(str(model_dir), config, ranks)
     folder = tmp_path / "weights" / "v3"
-    return policy, folder, publish.write(policy, folder, 3, "float32", ranks)
+    return policy, folder, publish.write(Outgoing(policy, "float32", ranks), folder, 3)
 
 
 def test_what_is_published_loads_as_a_hugging_face_model(published: tuple[Policy, Path, str]) -> None:
@@ -32,7 +34,7 @@ def test_what_is_published_loads_as_a_hugging_face_model(published: tuple[Policy
     assert own.keys() == other.keys() and all(torch.equal(own[k], other[k]) for k in own)
     assert model.generation_config.eos_token_id == policy.lm.generation_config.eos_token_id
     told = json.loads((folder / "PUBLISHED.json").read_text())
-    assert told == {"version": 3, "sha256": {"model.safetensors": folders.sha256(folder / "model.safetensors")}}
+    assert told == {"version": 3, "sha256": {"model.safetensors": sha256(folder / "model.safetensors")}}
     assert told["sha256"]["model.safetensors"] == checksum
     assert [p.name for p in folder.parent.iterdir()] == ["v3"], "a temporary folder was left behind"
 

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from rlctl.cli import components, data, doctor, evaluate, reward, runs, settings, sftgen, top, track, traj, up
+from rlctl.cli import components, data, doctor, evaluate, merge, reward, runs, settings, sftgen, top, track, traj, up
 from rlctl.errors import RlctlError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for module in (up, runs, top, traj, track, components, reward, evaluate, sftgen, data, settings, doctor):
+for module in (up, runs, top, traj, track, components, reward, evaluate, merge, sftgen, data, settings, doctor):
     module.register(app)
 
 

@@ -76,8 +76,18 @@ def _sources(sources: list[str], model: str, elsewhere: bool) -> tuple[list[str]
             saved = checkpoint(folder)
             if not saved:
                 raise ConfigError(f"{folder} has no checkpoint; name a model with --model")
-            chosen = str(Path(saved) / "hf")
+            chosen = str(_whole(Path(saved)))
     return files, chosen
+
+
+def _whole(checkpoint: Path) -> Path:
+    """The model of a checkpoint, which is merged first (once) where it holds only adapters."""
+    if (checkpoint / "hf").is_dir():
+        return checkpoint / "hf"
+    from rlctl.models.merging import whole_model
+
+    sys.stderr.write(f"merging the adapters in {checkpoint}\n")
+    return whole_model(checkpoint)
 
 
 def _model(chosen: str, elsewhere: bool) -> list[str]:

@@ -92,12 +92,19 @@ class Parallel(Section):
 
 
 class Lora(Section):
-    """Low-rank adapters through peft; the base weights stay frozen."""
+    """Low-rank adapters through peft; the base weights stay frozen. Publications and checkpoints hold the adapters
+    (`sync.lora`, `ckpt.merged`)."""
 
     rank: NonNegative = 0
     """0: full weights."""
     alpha: Positive = 32
     target_modules: str | list[str] = "all-linear"
+    """Linear layers that share their weight with no other, by the ends of their names; all-linear: all but the output
+    layer."""
+    quantize: Literal["", "nf4", "fp4"] = ""
+    """QLoRA: keep the policy's frozen linear layers in 4 bits through bitsandbytes (extra `qlora`), whole on every
+    process. Engines get the weights that the codes stand for, written once to RUN_DIR/weights/base. Without
+    `train.parallel.tensor`, `.pipeline`, `train.compile` and `train.fsdp.cpu_offload`. Run on the CPU only so far."""
 
 
 class Memory(Section):
@@ -181,6 +188,9 @@ class Sync(Section):
     every: Positive = 1
     """Training steps between publications."""
     method: Literal["file"] = "file"
+    lora: Literal["adapter", "merged"] = "adapter"
+    """With train.lora: publish the adapters, which the engines merge into the weights that RL started from (they must
+    see that folder); or whole weights."""
     keep: Positive = 2
     """Published versions kept on disk."""
     timeout_s: Seconds = 300.0
@@ -198,6 +208,9 @@ class Ckpt(Section):
     with the same samples, which the pool keeps until then; with 0 it begins anew, with other samples."""
     keep: Positive = 2
     """Newest checkpoints kept on disk."""
+    merged: Literal["last", "every", "never"] = "last"
+    """With train.lora: which checkpoints hold the merged model (`hf/`) beside the adapters. `rlctl merge` makes it of
+    any."""
     best_metric: str = ""
     """EVAL.success_rate or EVAL.mean_reward of an [[eval]], e.g. val.success_rate: the checkpoints that it was highest
     at are kept, too (only steps that were both measured and saved can be among them). Empty: none are."""

@@ -153,7 +153,7 @@ class Config(Section):
         for number, one in enumerate(self.eval):
             if one.env and one.env not in tags:
                 problems.append(f"[eval.{number}.env] = {one.env!r} names no [env] tag (there are: {', '.join(tags)})")
-        problems += self._problems_of_best()
+        problems += self._problems_of_best() + self._problems_of_quantize()
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -165,6 +165,21 @@ class Config(Section):
             return []
         valid = ", ".join(f"{one}.{key}" for one in names for key in BEST_KEYS) or "nothing: there is no [[eval]]"
         return [f"[ckpt.best_metric] = {self.ckpt.best_metric!r} is not measured; there is {valid}"]
+
+    def _problems_of_quantize(self) -> list[str]:
+        train, key = self.train, "[train.lora.quantize]"
+        if not train.lora.quantize:
+            return []
+        problems = [] if train.lora.rank else [f"{key} keeps the base in 4 bits, but [train.lora.rank] = 0 trains it"]
+        if train.parallel.tensor > 1:
+            problems.append(f"{key} and [train.parallel.tensor] exclude each other: 4-bit weights are not cut")
+        if train.parallel.pipeline > 1:
+            problems.append(f"{key} and [train.parallel.pipeline] exclude each other: 4-bit layers are not dealt out")
+        if train.compile:
+            problems.append(f"{key} and [train.compile] exclude each other: 4-bit layers are not compiled")
+        if train.fsdp.cpu_offload:
+            problems.append(f"{key} and [train.fsdp.cpu_offload] exclude each other: 4-bit weights stay on the device")
+        return problems
 
     # ------------------------------------------------------------ derived
 

@@ -21,9 +21,11 @@ def load_policy(
     trust_remote_code: bool = False,
     revision: str = "",
     device: str | torch.device = "cpu",
+    quantization: Any = None,
 ) -> Any:
     """The causal language model at `path` (folder or Hugging Face id), in eval mode on `device`.
 
+    `quantization`: transformers' settings of a quantizer, which works while it loads.
     Raises ConfigError when there is no such model or transformers cannot make one of it.
     """
     check_model_path(path, revision)
@@ -35,10 +37,11 @@ def load_policy(
             attn_implementation=attention,
             trust_remote_code=trust_remote_code,
             revision=revision or "main",
+            **({"quantization_config": quantization, "device_map": {"": device}} if quantization else {}),
         )
     except (OSError, ValueError, ImportError) as error:
         raise ConfigError(f"model.path = {path!r} cannot be loaded: {error}") from error
-    return model.to(device).eval()
+    return (model if quantization else model.to(device)).eval()
 
 
 def quiet() -> None:

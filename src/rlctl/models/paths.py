@@ -7,8 +7,14 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import HF_HUB_OFFLINE
 
 from rlctl.errors import ConfigError
+from rlctl.wire.published import ADAPTER_CONFIG
 
 _HUB_ID = re.compile(r"^\w[\w.-]*(/\w[\w.-]*)?$")
+
+
+def holds_adapters(folder: Path) -> bool:
+    """Whether it is a checkpoint with adapters, or an adapter folder of peft's."""
+    return (folder / "adapter" / ADAPTER_CONFIG).is_file() or (folder / ADAPTER_CONFIG).is_file()
 
 
 def check_model_path(path: str, revision: str = "") -> None:
@@ -20,7 +26,8 @@ def check_model_path(path: str, revision: str = "") -> None:
     folder = Path(path).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"model.path = {path!r}: there is no config.json in that folder")
+            cure = "; it holds adapters, of which `rlctl merge` makes a model" if holds_adapters(folder) else ""
+            raise ConfigError(f"model.path = {path!r}: there is no config.json in that folder{cure}")
         return
     if folder.exists():
         raise ConfigError(f"model.path = {path!r}: not a folder; give the folder that holds config.json")

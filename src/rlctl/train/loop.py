@@ -51,8 +51,9 @@ from rlctl.train.objective.losses import policy_loss
 from rlctl.train.objective.shaping import Shaped
 from rlctl.train.ranks import Ranks
 from rlctl.train.start import start
-from rlctl.train.weights import checkpoint, folders, keep, publish
+from rlctl.train.weights import base, checkpoint, folders, keep, publish
 from rlctl.train.weights.checkpoint import Checkpoints, State
+from rlctl.train.weights.outgoing import Outgoing
 from rlctl.train.weights.states import Trained
 
 log = logging.getLogger(__name__)
@@ -80,8 +81,11 @@ class Run:
         self.learner = Learner(config, config.train.optim, start_path(config), total, ranks)
         self.companions = Companions(config, self.learner.policy, start_path(config), total, ranks)
         policy, tokenizer = self.learner.policy, self.learner.tokenizer
-        self.checkpoints = Checkpoints(folder, policy, tokenizer, config.model.dtype, ranks)
+        self.base = base.base_of(policy, config, start_path(config), ranks)
+        self.checkpoints = Checkpoints(folder, tokenizer, ranks)
         if resumed:
+            if self.base:
+                base.check(resumed / "adapter", policy, self.base)
             self.checkpoints.restore(resumed, self.students(), self.companions.others())
             log.info("resumed from %s, policy version %d", resumed, self.state.version)
         self.phases = Phases(time.process_time)
@@ -94,7 +98,7 @@ class Run:
 
     def to_the_end(self) -> None:
         """All training steps, from where the run stands."""
-        self.publish()
+        self.publish(self.outgoing())
         if self.source:
             self.source.begin(self.state.leases, self.state.outcomes)
             self.state = replace(self.state, leases=[], outcomes={})
@@ -139,10 +143,11 @@ class Run:
         )
         if self.companions.reference:
             self.companions.reference.follow(number + 1)
+        outgoing = self.outgoing()
         with self.phases("checkpoint"):
-            self.save_if_due()
+            self.save_if_due(outgoing)
         if due:
-            self.publish()
+            self.publish(outgoing)
         if self.source:
             self.settle(self.source, gathered)
             row |= report.update_metrics(updates) | report.critic_metrics(values)
@@ -225,13 +230,17 @@ class Run:
             row["mfu"] = row["tflops_per_s"] / self.config.monitor.peak_tflops
         return row
 
-    def publish(self) -> None:
+    def outgoing(self) -> Outgoing:
+        """The present weights, for whoever writes them before they change."""
+        return Outgoing(self.learner.policy, self.config.model.dtype, self.ranks, self.base)
+
+    def publish(self, outgoing: Outgoing) -> None:
         """The present weights to every engine, then the version to the pool."""
         config, version = self.config, self.state.version
         with self.phases("publish"):
             if config.engine.urls:
                 folder = config.run_dir / "weights" / f"v{version}"
-                checksum = publish.write(self.learner.policy, folder, version, config.model.dtype, self.ranks)
+                checksum = publish.write(outgoing, folder, version, whole=config.sync.lora == "merged")
                 if self.ranks.first:
                     publish.deliver(config.engine.urls, version, folder, checksum, config.sync)
                     folders.prune(folder.parent, "v", config.sync.keep, spare=folder.name)
@@ -270,12 +279,14 @@ class Run:
         every, step = self.config.ckpt.every, self.state.step
         return step == self.config.run.steps or bool(every and step % every == 0)
 
-    def save_if_due(self) -> None:
+    def save_if_due(self, outgoing: Outgoing) -> None:
         """Begin a checkpoint; its batches are then its own, and acknowledged when it is on disk."""
         if not self.save_due:
             return
         self.confirm(wait=True)
-        self.checkpoints.begin(self.state, self.students(), self.companions.others())
+        last = self.state.step == self.config.run.steps
+        merged = self.config.ckpt.merged == "every" or (self.config.ckpt.merged == "last" and last)
+        self.checkpoints.begin(self.state, self.students(), self.companions.others(), outgoing, merged)
         self.state = replace(self.state, leases=[], outcomes={})
 
     def students(self) -> dict[str, Trained]:

@@ -31,13 +31,14 @@ from rlctl.train.data.demonstrations import Writing
 from rlctl.train.data.samples import TrainSample
 from rlctl.train.learning.learner import Learner, Plan, plan_for
 from rlctl.train.learning.optim import Extras
-from rlctl.train.model.policy import export
 from rlctl.train.model.tree_models import settle
 from rlctl.train.objective.losses import nll
 from rlctl.train.objective.tokens import Sums, Tokens
 from rlctl.train.ranks import Ranks
 from rlctl.train.start import start
 from rlctl.train.weights import folders, publish
+from rlctl.train.weights.base import base_of
+from rlctl.train.weights.outgoing import Outgoing
 from rlctl.wire.messages import Evaluate, Evaluated
 from rlctl.wire.sockets import AskBlocking
 
@@ -73,6 +74,7 @@ class WarmStart:
             return
         settings = self.settings
         self.learner = Learner(self.config, settings.optim, self.config.model_dir, settings.max_steps, self.ranks)
+        self.base = base_of(self.learner.policy, self.config, self.config.model_dir, self.ranks)
         self.writing = writing_of(self.learner.tokenizer)
         if self.ranks.first:
             announce(self.config.run_dir, "sft", "")
@@ -139,7 +141,7 @@ class WarmStart:
         """Success of the present weights on training instances at rollout.temperature, on every rank."""
         with self.phases("publish"):
             folder = self.folder / "trial" / f"v{step}"
-            checksum = publish.write(self.learner.policy, folder, 0, self.config.model.dtype, self.ranks)
+            checksum = publish.write(self.outgoing(), folder, 0, whole=self.config.sync.lora == "merged")
             if self.ranks.first:
                 publish.deliver(self.config.engine.urls, 0, folder, checksum, self.config.sync)
                 folders.prune(folder.parent, "v", self.config.sync.keep, spare=folder.name)
@@ -165,15 +167,19 @@ class WarmStart:
         log.info("step %d: success %.3f ± %.3f on training instances", step, result.success_rate, result.success_se)
         return result.success_rate
 
+    def outgoing(self) -> Outgoing:
+        """The present weights, for whoever writes them before they change."""
+        return Outgoing(self.learner.policy, self.config.model.dtype, self.ranks, self.base)
+
     def save(self) -> None:
         """The model that RL starts from: a Hugging Face folder with its tokenizer."""
-        dtype = self.config.model.dtype
-        weights = export(self.learner.policy, dtype, keep=self.ranks.leads)
+        outgoing = self.outgoing()
+        weights = outgoing.whole
         if not self.ranks.first:
             return
 
         def fill(temporary: Path) -> None:
-            publish.save_hf(self.learner.policy, weights, temporary, dtype)
+            outgoing.save_whole(weights, temporary)
             self.learner.tokenizer.save_pretrained(temporary)
 
         folders.write_whole(self.folder / "model", fill)

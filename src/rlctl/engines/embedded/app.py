@@ -14,7 +14,7 @@ from rlctl.engines.embedded.completions import Refusal, Texts, encode
 from rlctl.engines.embedded.measure import Measure
 from rlctl.engines.embedded.serving import Serving
 from rlctl.engines.embedded.streaming import stream
-from rlctl.engines.embedded.weights import BadWeights, read_published
+from rlctl.engines.embedded.weights import BadWeights, Reader
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -40,6 +40,7 @@ class App:
         self.policy: dict[str, Any] = {"version": 0, "checksum": "", "path": model}
         self._ids = itertools.count()
         self._swapping = asyncio.Lock()
+        self._reader = Reader()
         self._routes: dict[tuple[str, str], Callable[[Scope, Receive, Send], Awaitable[None]]] = {
             ("POST", "/v1/completions"): self._completions,
             ("GET", "/health"): self._health,
@@ -112,7 +113,7 @@ class App:
                     f"version {self.policy['version']} is served; {asked.version} is older", "old_version", 409
                 )
             try:
-                weights, checksum = await asyncio.to_thread(read_published, Path(asked.path), asked.version)
+                weights, checksum = await asyncio.to_thread(self._reader.read, Path(asked.path), asked.version)
                 await self.serving.swap(weights, asked.version)
             except BadWeights as error:
                 raise Refusal(f"{asked.path}: {error}", "bad_weights", 422) from None

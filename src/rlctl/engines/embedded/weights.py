@@ -1,7 +1,6 @@
 """Published weights: read from disk, verified, and checked against the model before anything is replaced."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,31 +9,49 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 
 from rlctl.errors import RlctlError
-
-WEIGHTS = "model.safetensors"
+from rlctl.models.adapters import merged, read
+from rlctl.wire.published import ADAPTER, WEIGHTS, Checksums, Unusable, check, check_base, promised, read_base
 
 
 class BadWeights(RlctlError):
     """A published folder that cannot be used; the weights before it stay."""
 
 
-def read_published(folder: Path, version: int) -> tuple[dict[str, torch.Tensor], str]:
-    """Weights of a published folder and their sha256; BadWeights when anything about it is not as announced."""
+class Reader:
+    """Reads published folders; knows from one to the next that the base of adapters is what it should be."""
+
+    def __init__(self) -> None:
+        self._checksums = Checksums()
+
+    def read(self, folder: Path, version: int) -> tuple[dict[str, torch.Tensor], str]:
+        """All weights of a published folder, and the checksum of the file that holds them.
+
+        BadWeights when anything about it is not as announced.
+        """
+        try:
+            sums = promised(folder, version)
+            if ADAPTER not in sums:
+                return _whole(folder / WEIGHTS, sums[WEIGHTS]), sums[WEIGHTS]
+            check(folder, sums)
+            base = read_base(folder)
+            check_base(base, self._checksums)
+            return dict(merged(read(folder), base)), sums[ADAPTER]
+        except Unusable as error:
+            raise BadWeights(str(error)) from error
+
+
+def _whole(file: Path, expected: str) -> dict[str, torch.Tensor]:
+    """Its tensors, from one reading of the file."""
     try:
-        announced = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))
-        expected, said = announced["sha256"][WEIGHTS], announced["version"]
-        data = (folder / WEIGHTS).read_bytes()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadWeights(f"not a published folder: {type(error).__name__}: {error}") from error
-    checksum = hashlib.sha256(data).hexdigest()
-    if checksum != expected:
-        raise BadWeights(f"{WEIGHTS} has sha256 {checksum}, PUBLISHED.json says {expected}")
-    if said != version:
-        raise BadWeights(f"PUBLISHED.json says version {said}, asked for {version}")
+        data = file.read_bytes()
+    except OSError as error:
+        raise BadWeights(f"{file} cannot be read: {error}") from error
+    if (checksum := hashlib.sha256(data).hexdigest()) != expected:
+        raise BadWeights(f"{file}: sha256 is {checksum}, {expected} was promised")
     try:
-        return load_safetensors(data), checksum
+        return load_safetensors(data)
     except SafetensorError as error:
-        raise BadWeights(f"{WEIGHTS} does not decode: {error}") from error
+        raise BadWeights(f"{file} does not decode: {error}") from error
 
 
 class Expected:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from rlctl.engines.vllm import weights
 from rlctl.engines.vllm.weights import Refused
+from rlctl.wire.published import WEIGHTS, Checksums, sha256
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Policy:
     def __init__(self, client: EngineClient, model: str) -> None:
         self.version = 0
         self.checksum = ""
-        """sha256 of model.safetensors; empty for a start from several files or from the hub."""
+        """sha256 of the file published; empty for a start from several files or from the hub."""
         self.path = model
         self.updates = 0
         self.update_s = 0.0
@@ -50,6 +51,7 @@ class Policy:
         self._client = client
         self._lock = asyncio.Lock()
         self._shapes: weights.Shapes = {}
+        self._checksums = Checksums()
 
     async def start(self) -> None:
         """Label the weights vLLM came up with as version 0 and take note of their shapes."""
@@ -57,8 +59,8 @@ class Policy:
         folder = Path(self.path)
         if self.path and folder.is_dir():
             self._shapes = weights.shapes(folder)
-            if (file := folder / weights.WEIGHTS).is_file():
-                self.checksum = await asyncio.to_thread(weights.sha256, file)
+            if (file := folder / WEIGHTS).is_file():
+                self.checksum = await asyncio.to_thread(sha256, file)
 
     def state(self) -> dict[str, Any]:
         return {"version": self.version, "checksum": self.checksum, "path": self.path}
@@ -74,7 +76,9 @@ class Policy:
                 raise Broken(self.broken)
             if version < self.version:
                 raise Refused(f"version {self.version} is served; {version} is older", 409)
-            checksum = await asyncio.to_thread(weights.verify, Path(path), version, self._shapes)
+            checksum, shapes = await asyncio.to_thread(
+                weights.verify, Path(path), version, self._shapes, self._checksums
+            )
             paused = time.monotonic()
             try:
                 await self._client.pause_generation(mode="keep", clear_cache=True)
@@ -90,7 +94,6 @@ class Policy:
             self.version, self.checksum, self.path = version, checksum, path
             self.updates += 1
             self.update_s += now - paused
-            if not self._shapes:
-                self._shapes = weights.shapes(Path(path))
+            self._shapes = self._shapes or shapes
             log.info("policy version %d from %s in %.3f s (paused %.3f s)", version, path, now - began, now - paused)
             return {"version": version, "checksum": checksum, "seconds": round(now - began, 6)}

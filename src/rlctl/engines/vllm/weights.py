@@ -1,11 +1,11 @@
-"""Checks on a published folder before a running engine lets go of its weights. Standard library only."""
+"""Checks on a published folder before a running engine lets go of its weights."""
 
-import hashlib
 import json
 import struct
 from pathlib import Path
 
-WEIGHTS = "model.safetensors"
+from rlctl.wire.published import ADAPTER, WEIGHTS, Checksums, Unusable, check, check_base, promised, read_base
+
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -15,11 +15,6 @@ class Refused(Exception):
     def __init__(self, message: str, status: int = 422) -> None:
         super().__init__(message)
         self.status = status
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def shapes(folder: Path) -> Shapes:
@@ -36,24 +31,35 @@ def shapes(folder: Path) -> Shapes:
     return found
 
 
-def verify(folder: Path, version: int, expected: Shapes) -> str:
-    """The sha256 of the folder's weights; it and `version` agree with PUBLISHED.json, the tensors with `expected`.
+def verify(folder: Path, version: int, expected: Shapes, checksums: Checksums) -> tuple[str, Shapes]:
+    """The checksum of what is published in `folder`, and the shapes of the model that it makes.
 
-    `expected` are the tensors of the model served so far; empty: not known. Tensors beyond those are vLLM's to judge (a
-    tied output layer may or may not be written). Raises Refused.
+    It and `version` agree with PUBLISHED.json, the tensors (of adapters: their base's) with `expected`, those of the
+    model served so far; empty: not known. Tensors beyond those are vLLM's to judge (a tied output layer may or may not
+    be written). Raises Refused.
     """
     try:
-        published = json.loads((folder / "PUBLISHED.json").read_text(encoding="utf-8"))
-        promised, label = published["sha256"][WEIGHTS], published["version"]
-        checksum = sha256(folder / WEIGHTS)
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise Refused(f"{folder} is no published folder: {type(error).__name__}: {error}") from error
-    if checksum != promised:
-        raise Refused(f"{folder / WEIGHTS}: sha256 is {checksum}, PUBLISHED.json says {promised}")
-    if label != version:
-        raise Refused(f"{folder} was published as version {label}, not {version}")
-    new = shapes(folder)
+        sums = promised(folder, version)
+        check(folder, sums)
+        if ADAPTER not in sums:
+            checksum, new = sums[WEIGHTS], shapes(folder)
+        else:
+            base = read_base(folder)
+            check_base(base, checksums)
+            checksum, new = sums[ADAPTER], shapes(Path(base.path))
+            _check_adapters(folder, new)
+    except Unusable as error:
+        raise Refused(str(error)) from error
     for name, shape in expected.items():
         if new.get(name) != shape:
-            raise Refused(f"{folder / WEIGHTS}: {name} has shape {new.get(name)}, the model served has {shape}")
-    return checksum
+            raise Refused(f"{folder}: {name} has shape {new.get(name)}, the model served has {shape}")
+    return checksum, new
+
+
+def _check_adapters(folder: Path, base: Shapes) -> None:
+    """Refused or Unusable unless all that is in `folder` can be merged into weights of these shapes."""
+    from rlctl.models.adapters import read
+
+    for name, (a, b) in read(folder).pairs.items():
+        if base.get(name) != (shape := (b.shape[0], a.shape[1])):
+            raise Refused(f"{folder}: the adapter of {name} is for a weight {shape}, the base has {base.get(name)}")

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rlctl.wire.published import ADAPTER, read_base
+
 
 class PublishedWeights:
     """Mixed into vLLM's worker class; `collective_rpc` calls its methods by name."""
@@ -12,7 +14,7 @@ class PublishedWeights:
     model_runner: Any
 
     def load_published(self, folder: str) -> None:
-        """Replace every weight of the model by those of `folder`/model.safetensors.
+        """Replace every weight of the model by those published in `folder`; adapters are merged on the model's device.
 
         Layer by layer, as vLLM's own reload does: layers whose weights were repacked after loading (all linear layers
         on CPU, quantized ones on GPU) refuse new weights otherwise. Raises when the file leaves a parameter without
@@ -23,10 +25,11 @@ class PublishedWeights:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         model = self.model_runner.get_model()
+        device = next(model.parameters()).device
         expected = {name for name, _ in model.named_parameters()}
         with set_current_vllm_config(self.vllm_config), torch.no_grad():
             initialize_layerwise_reload(model)
-            loaded = model.load_weights(_tensors(Path(folder) / "model.safetensors"))
+            loaded = model.load_weights(_tensors(Path(folder), device))
             finalize_layerwise_reload(model, self.vllm_config.model_config)
             _repack_tied(model)
         if loaded is not None and (missing := sorted(expected - loaded)):
@@ -47,9 +50,10 @@ def _repack_tied(model: Any) -> None:
             layer.quant_method.process_weights_after_loading(layer)
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, Any]]:
-    from safetensors import safe_open
+def _tensors(folder: Path, device: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of every weight, one at a time."""
+    from rlctl.models.adapters import merged, read, stored
 
-    with safe_open(file, framework="pt") as weights:
-        for name in weights.keys():  # noqa: SIM118  (not a mapping)
-            yield name, weights.get_tensor(name)
+    if (folder / ADAPTER).exists():
+        return merged(read(folder), read_base(folder), device)
+    return stored(folder)

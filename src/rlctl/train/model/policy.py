@@ -1,4 +1,4 @@
-"""The trained model: loading, LoRA, activation checkpointing, export; log-probabilities of micro-batches."""
+"""The trained model: loading, LoRA, activation checkpointing; log-probabilities of micro-batches."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,18 +14,18 @@ from rlctl.errors import ConfigError
 from rlctl.models.load import load_policy
 from rlctl.train.data.batches import MicroBatch
 from rlctl.train.data.columns import Columns
+from rlctl.train.model.adapters import lora, quantized
 from rlctl.train.model.blocks import checkpoint_blocks, compile_blocks
 from rlctl.train.model.kernels import use_liger
 from rlctl.train.model.logits import score
 from rlctl.train.model.sequence import Spread, spread_of, use_exchange
 from rlctl.train.model.sharding import shard
-from rlctl.train.model.stages import Stage, cut, entering, owned, stage_of
+from rlctl.train.model.stages import Stage, cut, entering, stage_of
 from rlctl.train.model.tree_models import use_trees, why_not
 from rlctl.train.objective.divergence import full
 from rlctl.train.objective.tokens import Tokens
 from rlctl.train.ranks import Ranks
 
-ADAPTER = "default"
 LOGITS = "logits"
 """Asks `Policy.forward`, inside of which sharded weights are whole, for logits `[n, V]` instead of scores: those of
 this rank's columns, which are all without sequence parallelism."""
@@ -145,7 +145,7 @@ class Policy(nn.Module):
 def _size(lm: Any) -> int:
     embedding = lm.get_input_embeddings().weight
     apart = lm.get_output_embeddings().weight is not embedding
-    return sum(parameter.numel() for parameter in lm.parameters()) - (embedding.numel() if apart else 0)
+    return sum(map(quantized.numbers, lm.parameters())) - (embedding.numel() if apart else 0)
 
 
 def _take(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -183,11 +183,12 @@ def load(path: str, config: Config, ranks: Ranks) -> Policy:
 
     ConfigError if it cannot be read.
     """
-    policy = _policy(path, config, ranks)
+    policy = _policy(path, config, ranks, config.train.lora.quantize)
     if policy.chunk:
         _check_head(policy.lm)
     if config.train.lora.rank:
-        _add_lora(policy, config)
+        lora.add(policy.lm, config.train.lora)
+        policy.size = _size(policy.lm)
     checkpoint_blocks(policy.lm, config.train.memory)
     policy.train()
     prepare(policy, config, ranks)
@@ -202,19 +203,23 @@ def load_frozen(path: str, config: Config, ranks: Ranks) -> Policy:
     return policy
 
 
-def _policy(path: str, config: Config, ranks: Ranks) -> Policy:
-    lm = load_lm(path, config, ranks)
+def _policy(path: str, config: Config, ranks: Ranks, quantize: str = "") -> Policy:
+    lm = load_lm(path, config, ranks, quantize)
     return Policy(lm, config.train.memory.logit_chunk, spread_of(config, ranks), stage_of(config, ranks))
 
 
-def load_lm(path: str, config: Config, ranks: Ranks) -> Any:
-    """The float32 causal language model in `path`, whole, ready for forests where they are wanted."""
+def load_lm(path: str, config: Config, ranks: Ranks, quantize: str = "") -> Any:
+    """The float32 causal language model in `path`, whole, ready for forests where they are wanted.
+
+    `quantize`: its linear layers in 4 bits (see `quantized`).
+    """
     model = config.model
     # Under `cpu_offload` sharding brings block by block to the GPU and its part back: never the whole model at once.
     # Nor is it there where this rank keeps a stage of it (see `prepare`).
     apart = config.train.fsdp.cpu_offload or ranks.layout.pipeline > 1
     device = torch.device("cpu") if apart else ranks.device
-    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device)
+    four_bits = quantized.settings(quantize, model.dtype) if quantize else None
+    lm = load_policy(path, "float32", model.attention, model.trust_remote_code, model.revision, device, four_bits)
     use_liger(lm, config.train.liger, ranks.device, ranks.layout.tensor)
     if config.train.prefix_tree and not why_not(lm.config):
         use_trees(lm)
@@ -242,17 +247,6 @@ def _check_head(lm: Any) -> None:
             raise ConfigError(f"train.memory.logit_chunk cannot be used with this model, which has {key}; set it to 0")
 
 
-def _add_lora(policy: Policy, config: Config) -> None:
-    import peft
-
-    lora = config.train.lora
-    settings = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=lora.target_modules, lora_dropout=0.0)
-    peft.inject_adapter_in_model(settings, policy.lm, adapter_name=ADAPTER)
-    policy.size = _size(policy.lm)
-    for name, parameter in policy.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-
-
 def _without_dropout(policy: nn.Module) -> None:
     """Training must compute the very distribution that the engine sampled from."""
     for module in policy.modules():
@@ -265,32 +259,6 @@ def _without_dropout(policy: nn.Module) -> None:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The full value of a possibly sharded tensor (all ranks must call it)."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def export(policy: Policy, dtype: str, keep: bool) -> dict[str, torch.Tensor]:
-    """Weights under their Hugging Face names, on the CPU, in `dtype`, LoRA merged, tied copies once.
-
-    All ranks must call it; only those with `keep` get anything, of several stages the first (`keep` then is true for
-    one rank of each: `Ranks.leads`). LoRA: `W + alpha / r * B A`, computed on a copy, so that the frozen weights do not
-    drift. Source: arXiv 2106.09685, eq. 3.
-    """
-    target = getattr(torch, dtype)
-    scale = {name: module.scaling[ADAPTER] for name, module in policy.named_modules() if hasattr(module, "lora_A")}
-    state = dict(policy.state_dict())
-    untied = set(owned(policy)) | {name for name, _ in policy.named_buffers()}
-    weights: dict[str, torch.Tensor] = {}
-    for name, value in state.items():
-        if ".lora_" in name:
-            continue
-        full = whole(value.detach())
-        plain = name.removeprefix("lm.").replace(".base_layer.", ".")
-        owner = name.rpartition(".base_layer.")[0]
-        if owner in scale and name.endswith(".weight"):
-            a, b = (whole(state[f"{owner}.lora_{side}.{ADAPTER}.weight"].detach()) for side in "AB")
-            full = full + scale[owner] * (b @ a)
-        if keep and name in untied:
-            weights[plain] = full.to("cpu", target if full.is_floating_point() else full.dtype).contiguous()
-    return policy.stage.together(weights) if keep else {}
 
 
 def start_path(config: Config) -> str:

@@ -7,6 +7,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from rlctl.config import Config
 from rlctl.train.model import tensor
+from rlctl.train.model.adapters.quantized import packed
 from rlctl.train.ranks import Ranks
 
 
@@ -28,6 +29,8 @@ def shard(module: Any, config: Config, ranks: Ranks) -> None:
         "mp_policy": MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32),
         "reshard_after_forward": fsdp.reshard_after_forward,
     }
+    if codes := {parameter for parameter in module.parameters() if packed(parameter)}:
+        options["ignored_params"] = codes  # whole on every rank: they are small and never change
     if fsdp.cpu_offload:
         pinned = fsdp.offload_pin_memory and ranks.device.type == "cuda"
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=pinned)

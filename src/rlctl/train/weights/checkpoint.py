@@ -1,4 +1,5 @@
-"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer/` (every rank's shards), `state.json`.
+"""Checkpoints: `checkpoints/step_N/` with `hf/` (loads anywhere), `trainer/` (every rank's shards), `state.json`; with
+LoRA `adapter/` in the place of `hf/`, or beside it.
 
     training:   copy to the CPU --> next step --> ...           --> finished? acknowledge, prune
     thread:                     '-> write shards (every rank) -> hf, scalars.pt, state.json -> rename -> `latest`
@@ -13,6 +14,7 @@ import copy
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,14 +24,15 @@ import torch
 import torch.distributed as dist
 
 from rlctl.errors import RlctlError
-from rlctl.train.model import policy as policies
-from rlctl.train.model.policy import Policy
 from rlctl.train.ranks import FOREVER, Ranks
-from rlctl.train.weights import dice, folders, publish, states
+from rlctl.train.weights import dice, folders, states
+from rlctl.train.weights.outgoing import Outgoing
 from rlctl.train.weights.states import Trained, Tree
 
 log = logging.getLogger(__name__)
 PREFIX = "step_"
+Part = tuple[str, Tree, Callable[[Tree, Path], Any]]
+"""A subfolder that others than the trainer read: its name, its tensors, and what writes them."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class State:
 class Checkpoints:
     """The checkpoints of one run; every rank has one and calls its methods in the same order."""
 
-    def __init__(self, root: Path, policy: Policy, tokenizer: Any, dtype: str, ranks: Ranks) -> None:
-        self.root, self._policy, self._tokenizer, self._dtype, self._ranks = root, policy, tokenizer, dtype, ranks
+    def __init__(self, root: Path, tokenizer: Any, ranks: Ranks) -> None:
+        self.root, self._tokenizer, self._ranks = root, tokenizer, ranks
         ranks.need_group()
         self._group = dist.new_group(backend="gloo", timeout=FOREVER)
         """The writers' own: they talk while training does."""
@@ -65,14 +68,20 @@ class Checkpoints:
             for left in root.glob(f"{PREFIX}*{folders.TEMPORARY}"):  # of a process that died while it wrote
                 shutil.rmtree(left)
 
-    def begin(self, state: State, students: dict[str, Trained], others: Tree) -> None:
+    def begin(
+        self, state: State, students: dict[str, Trained], others: Tree, outgoing: Outgoing, merged: bool = True
+    ) -> None:
         """Copy everything, and write `step_N` beside the training. None may be under way (see `finished`).
 
-        `students`: what is trained, by name; `others`: further tensors.
+        `students`: what is trained, by name; `others`: further tensors; `merged`: with `hf/` where there are adapters.
         """
         assert self._writing is None
         ranks, folder = self._ranks, self.root / f"{PREFIX}{state.step}"
-        weights = states.staged(policies.export(self._policy, self._dtype, keep=ranks.leads))
+        parts: list[Part] = []
+        if outgoing.base:
+            parts.append(("adapter", states.staged(outgoing.adapters), outgoing.save_adapters))
+        if merged or not outgoing.base:
+            parts.append(("hf", states.staged(outgoing.whole), outgoing.save_whole))
         tree = states.staged(_tree(students, others))
         scalars = {
             "rng": ranks.gather(dice.get()),
@@ -81,7 +90,7 @@ class Checkpoints:
         if ranks.first:
             folders.begin(folder)
         ranks.broadcast(None)  # no rank writes into the folder before it is there
-        self._writing = (state, self._thread.submit(self._write, folder, state, tree, weights, scalars))
+        self._writing = (state, self._thread.submit(self._write, folder, state, tree, parts, scalars))
 
     def finished(self, wait: bool) -> State | None:
         """The state that has become durable since the last call, once; raises what kept it from that."""
@@ -101,15 +110,16 @@ class Checkpoints:
         """Let a checkpoint that is being written come to its end."""
         self._thread.shutdown()
 
-    def _write(self, folder: Path, state: State, tree: Tree, weights: Tree, scalars: dict[str, Any]) -> None:
+    def _write(self, folder: Path, state: State, tree: Tree, parts: list[Part], scalars: dict[str, Any]) -> None:
         temporary = folders.temporary(folder)
         states.write(tree, temporary / "trainer", self._group)
         if not self._ranks.first:
             return
         states.check(temporary / "trainer")
-        (temporary / "hf").mkdir()
-        publish.save_hf(self._policy, weights, temporary / "hf", self._dtype)
-        self._tokenizer.save_pretrained(temporary / "hf")
+        for name, weights, save in parts:
+            (temporary / name).mkdir()
+            save(weights, temporary / name)
+            self._tokenizer.save_pretrained(temporary / name)
         torch.save(scalars, temporary / "scalars.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
         folders.finish(folder)

@@ -1,6 +1,5 @@
 """Durable folders: written beside their final name, synced to disk, renamed; either whole or not there."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -78,8 +77,3 @@ def numbered(folder: Path, prefix: str) -> list[Path]:
     """The folders `PREFIX<number>`, by number."""
     found = [p for p in folder.glob(f"{prefix}*") if p.is_dir() and p.name.removeprefix(prefix).isdigit()]
     return sorted(found, key=lambda p: int(p.name.removeprefix(prefix)))
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,7 @@
 """New weights to the engines: a folder on disk, `PUT /policy` to all at once, and their word that they serve it.
 
-`weights/vN/` is written whole or not at all (see `folders`): `model.safetensors`, `config.json`, `PUBLISHED.json
-{"version", "sha256": {"model.safetensors": hex}}`. Publishing succeeds only when every engine has answered with this
-version and this checksum.
+`weights/vN/` is written whole or not at all (see `folders`; what is in it: `wire.published`). Publishing succeeds only
+when every engine has answered with this version and the checksum of the file that holds the weights.
 """
 
 import json
@@ -14,17 +13,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-
 from rlctl.config.learning import Sync
 from rlctl.errors import RlctlError
-from rlctl.train.model.policy import Policy, export
-from rlctl.train.ranks import Ranks
 from rlctl.train.weights import folders
+from rlctl.train.weights.outgoing import Outgoing
+from rlctl.wire.published import announce
 
 log = logging.getLogger(__name__)
-WEIGHTS = "model.safetensors"
 RETRY_PAUSE_S = 1.0
 
 
@@ -32,33 +27,21 @@ class PublishError(RlctlError):
     """At least one engine does not serve the new weights."""
 
 
-def save_hf(policy: Policy, weights: dict[str, torch.Tensor], folder: Path, dtype: str) -> None:
-    """A folder that `AutoModelForCausalLM.from_pretrained` loads."""
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    config = policy.lm.config.to_diff_dict()
-    config |= {"architectures": [type(policy.lm).__name__], "dtype": dtype, "use_cache": True}
-    config["model_type"] = policy.lm.config.model_type
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if policy.lm.can_generate() and policy.lm.generation_config is not None:
-        policy.lm.generation_config.save_pretrained(folder)
+def write(outgoing: Outgoing, folder: Path, version: int, whole: bool = False) -> str:
+    """Write the policy to `folder` as `version` (every rank calls it, rank 0 writes): its adapters, or all of it.
 
-
-def write(policy: Policy, folder: Path, version: int, dtype: str, ranks: Ranks) -> str:
-    """Write the policy to `folder` as `version` (every rank calls it, rank 0 writes).
-
-    The checksum, "" on other ranks.
+    `whole`: all of it in any case. Returns the checksum, "" on other ranks.
     """
-    weights = export(policy, dtype, keep=ranks.leads)
-    if not ranks.first:
+    alone = outgoing.base is not None and not whole
+    weights = outgoing.adapters if alone else outgoing.whole
+    if not outgoing.ranks.first:
         return ""
     checksum = ""
 
     def fill(temporary: Path) -> None:
         nonlocal checksum
-        save_hf(policy, weights, temporary, dtype)
-        checksum = folders.sha256(temporary / WEIGHTS)
-        text = json.dumps({"version": version, "sha256": {WEIGHTS: checksum}})
-        (temporary / "PUBLISHED.json").write_text(text, encoding="utf-8")
+        save = outgoing.save_adapters if alone else outgoing.save_whole
+        checksum = announce(temporary, version, save(weights, temporary))
 
     folders.write_whole(folder, fill)
     return checksum

@@ -57,7 +57,10 @@ def write(tree: Tree, folder: Path, group: dist.ProcessGroup) -> None:
 def check(folder: Path) -> None:
     """RlctlError unless every rank's file is there."""
     if not (folder / ".metadata").exists():
-        raise RlctlError(f"{folder} holds no state of a trainer; begin a new run from the model in hf/ beside it")
+        raise RlctlError(
+            f"{folder} holds no state of a trainer; begin a new run from the model in hf/ beside it "
+            "(`rlctl merge` makes it of adapters)"
+        )
     names = {info.relative_path for info in dcp.FileSystemReader(folder).read_metadata().storage_data.values()}
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise RlctlError(
@@ -74,7 +77,7 @@ def read(tree: Tree, folder: Path, group: dist.ProcessGroup) -> None:
         causes = "; ".join(sorted({str(cause[0]).strip().splitlines()[-1] for cause in error.failures.values()}))
         raise RlctlError(
             f"{folder} does not hold the state that this configuration trains ({causes}); go on with the one it was "
-            "written by, or begin a new run from the model in hf/"
+            "written by, or begin a new run from the model in hf/ (`rlctl merge` makes it of adapters)"
         ) from error
 
 

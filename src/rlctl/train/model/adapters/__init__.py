@@ -1,0 +1,1 @@
+"""LoRA beside frozen layers, which may be in 4 bits."""
