@@ -214,6 +214,24 @@ class AskBlocking:
         self._socket.close(linger=0)
 
 
+Question = tuple[bytes, bytes]
+"""Identity of a client and id of its question."""
+
+
+def _begun(
+    handler: Callable[[Any], Awaitable[Reply]], decode: Callable[[Buffer], Any], message: Buffer
+) -> asyncio.Future[Reply]:
+    try:
+        return asyncio.ensure_future(handler(decode(message)))
+    except msgspec.DecodeError as error:
+        failure: Exception = WireError(f"message does not decode: {error}")
+    except Exception as error:
+        failure = error
+    failed: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    failed.set_exception(failure)
+    return failed
+
+
 class Answer:
     """Server side: `handler(request) -> reply` runs as a task per question, so a waiting one blocks nobody."""
 
@@ -222,7 +240,6 @@ class Answer:
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._socket.setsockopt(option, 0)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._answering: set[tuple[bytes, bytes]] = set()
         try:
             if port:
                 self._socket.bind(f"tcp://{host}:{port}")
@@ -240,63 +257,36 @@ class Answer:
 
         `decode` makes what `handler` gets out of a message. An answer that is a Future already costs no task.
         """
-        broken = asyncio.get_running_loop().create_future()
-        async with asyncio.TaskGroup() as tasks:
+        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answers: dict[Question, asyncio.Future[Reply]] = {}
 
-            def received(frames: Sequence[Buffer]) -> None:
-                if len(frames) != 3:
-                    return  # not one of our clients: without an id there is nothing to answer to
-                question = (bytes(frames[0]), bytes(frames[1]))
-                if question in self._answering:
-                    return
-                self._answering.add(question)
-                try:
-                    answer = handler(decode(frames[2]))
-                except Exception as error:
-                    answer = asyncio.get_running_loop().create_future()
-                    answer.set_exception(error)
-                if isinstance(answer, asyncio.Future):
-                    answer.add_done_callback(lambda done: self._answer(on_loop, question, done, broken))
-                else:
-                    tasks.create_task(self._await(on_loop, question, answer))
+        def received(frames: Sequence[Buffer]) -> None:
+            if len(frames) != 3:
+                return  # not one of our clients: without an id there is nothing to answer to
+            question = (bytes(frames[0]), bytes(frames[1]))
+            if question not in answers:
+                answers[question] = answer = _begun(handler, decode, frames[2])
+                answer.add_done_callback(lambda done: answered(question, done))
 
-            on_loop = _OnLoop(self._socket, received)
-            try:
-                await broken
-            finally:
-                on_loop.close()
-
-    async def _await(self, on_loop: _OnLoop, question: tuple[bytes, bytes], answer: Awaitable[Reply]) -> None:
-        try:
-            reply = await answer
-        except WireError as error:
-            reply = Refused(str(error))
-        finally:
-            self._answering.discard(question)
-        on_loop.send([*question, encode(reply)])
-
-    def _answer(
-        self,
-        on_loop: _OnLoop,
-        question: tuple[bytes, bytes],
-        answer: asyncio.Future[Reply],
-        broken: asyncio.Future[None],
-    ) -> None:
-        self._answering.discard(question)
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is None:
-            reply = answer.result()
-        elif isinstance(error, msgspec.DecodeError):
-            reply = Refused(f"message does not decode: {error}")
-        elif isinstance(error, WireError):
-            reply = Refused(str(error))
-        else:
-            if not broken.done():
+        def answered(question: Question, answer: asyncio.Future[Reply]) -> None:
+            del answers[question]
+            if answer.cancelled():
+                return
+            error = answer.exception()
+            if error is None or isinstance(error, WireError):
+                on_loop.send([*question, encode(Refused(str(error)) if error else answer.result())])
+            elif not broken.done():
                 broken.set_exception(error)
-            return
-        on_loop.send([*question, encode(reply)])
+
+        on_loop = _OnLoop(self._socket, received)
+        try:
+            await broken
+        finally:
+            on_loop.close()
+            tasks = [answer for answer in answers.values() if isinstance(answer, asyncio.Task)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
         self._socket.close(linger=0)
