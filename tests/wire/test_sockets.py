@@ -123,9 +123,8 @@ async def test_an_error_of_the_handler_itself_ends_the_server() -> None:
     ask = Ask(answer.url)
     with pytest.raises(WireError):
         await ask.ask(GetStatistics(), timeout_s=0.5)
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ZeroDivisionError):
         await task
-    assert isinstance(caught.value.exceptions[0], ZeroDivisionError)
     ask.close()
     answer.close()
 
