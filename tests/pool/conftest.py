@@ -1,4 +1,4 @@
-"""Both places where a pool keeps its journal: the local disk, and a real Redis."""
+"""A store; both places where a pool keeps its journal: the local disk, and a real Redis."""
 
 import asyncio
 import uuid
@@ -9,10 +9,17 @@ import pytest
 
 from rlctl.pool.storage.journal import Durable, Journal
 from rlctl.pool.storage.redis_journal import RedisJournal
+from rlctl.pool.store import Store
+from tests.pool.make import rules
 from tests.pool.redis_server import RedisServer, needs_redis
 
 BOTH = ["disk", pytest.param("redis", marks=needs_redis)]
 Open = Callable[[], Durable]
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(rules())
 
 
 @pytest.fixture(scope="session")

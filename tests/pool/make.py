@@ -65,3 +65,8 @@ def check_sums(store: Store) -> None:
         live = sum(len(g.members) for g in store.state.groups.values() if g.channel == channel)
         assert values[f"{channel}.open"] == live
     assert sum(len(g.members) for g in store.state.groups.values()) == len(store.state.trajectories)
+
+
+def outcomes(store: Store) -> list[tuple[str, str]]:
+    """(uid, outcome) of what has ended since the last call."""
+    return [(one.trajectory.uid, one.outcome) for one in store.take_ended()]
