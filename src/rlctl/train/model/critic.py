@@ -37,7 +37,7 @@ class Critic(nn.Module):
             return found
         rows = found.flatten(0, 1)[torch.from_numpy(share.micro.sources).to(device)]
         values = self.spread.together(self.head(rows).float(), share, len(micro.targets))[:, 0]
-        return Scores(values, torch.zeros_like(values))
+        return Scores(values.clone(), torch.zeros_like(values))  # FSDP's hooks on the output do not bear views
 
 
 def load(config: Config, start: str, ranks: Ranks) -> Critic:
