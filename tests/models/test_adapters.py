@@ -118,6 +118,7 @@ def rlctl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "rlctl", *words], capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_model_of_adapters_from_elsewhere(base: Path, adapters: Path, tmp_path: Path) -> None:
     out = tmp_path / "whole"
     refused = rlctl("merge", str(adapters), str(out))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli.running import rlctl
 from tests.e2e.running import wait_for
 from tests.trackers.anybodys import got
@@ -24,6 +26,7 @@ def test_a_run_of_the_past_is_sent_to_whom_one_names(tmp_path: Path) -> None:
     assert list((run_dir / "trackers" / "tensorboard").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_until_sigterm_and_sends_the_last_rows(tmp_path: Path) -> None:
     run_dir = make(tmp_path / "run", f'monitor.trackers=["{LINES}", "{MOODY}"]')
     (run_dir / "mood").write_text("open")
@@ -55,6 +58,7 @@ def test_what_could_not_be_sent_is_an_error_of_the_command(tmp_path: Path) -> No
     assert f"error: {MOODY}: 8 not sent, ConnectionError: no one is there" in done.stderr
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_with_their_cure(tmp_path: Path) -> None:
     run_dir = make(tmp_path / "run")
     nobody = rlctl("track", str(run_dir), cwd=tmp_path)

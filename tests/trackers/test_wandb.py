@@ -15,9 +15,7 @@ from rlctl.trackers.mirror import Mirror
 from tests.e2e.running import wait_for
 from tests.trackers.runs import LOSSES, make
 
-pytestmark = pytest.mark.timeout(300)
-
-
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 BLOCK, HEADER = 32768, 7
 
 
