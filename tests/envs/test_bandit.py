@@ -70,8 +70,13 @@ def test_the_demonstration_pulls_the_risky_arm():
     assert episode.success and "astronaut" in episode.messages[-1]["content"]
 
 
-def test_a_pair_in_both_orders_has_arms_alike_and_both_are_demonstrated():
-    made = family(env(arms=[("a", "b")], sft_arms=[("c", "d"), ("d", "c"), ("e", "f")]))
+def test_a_pair_in_both_orders_is_an_error_with_its_cure():
+    with pytest.raises(ConfigError, match="c and d are a pair in both orders; put them into `alike`"):
+        family(env(arms=[("a", "b")], sft_arms=[("c", "d"), ("d", "c")]))
+
+
+def test_every_two_names_of_a_list_are_alike_and_both_are_demonstrated():
+    made = family(env(arms=[("a", "b")], sft_arms=[("e", "f")], alike=[["c", "d"]]))
     found = {one.key: one for one in made.distinct("sft", 0)}
     assert set(found) == {"c d", "d c", "e f", "f e"}
     for key in ("c d", "d c"):

@@ -62,7 +62,7 @@ class Countdown(Section):
 
 
 class Bandit(Section):
-    """Two-armed bandits; every pair is [safe arm, risky arm]. In both orders: two arms alike, either is right."""
+    """Two-armed bandits; every pair is [safe arm, risky arm]."""
 
     arms: list[tuple[str, str]] = [("phoenix", "dragon"), ("baker", "pirate"), ("teacher", "gambler")]
     """Pairs that are trained on."""
@@ -70,6 +70,8 @@ class Bandit(Section):
     """Pairs that are held out."""
     sft_arms: list[tuple[str, str]] = [("clerk", "astronaut")]
     """Pairs of demonstrations."""
+    alike: list[list[str]] = []
+    """Names that pay the same: every two of a list are demonstrated, and either is right."""
 
 
 class Errands(Section):

@@ -4,9 +4,10 @@ bandit            RAGEN of 2025-03 and later: safe 0.1; risky 1 with probability
 two_armed_bandit  RAGEN of 2025-02: safe N(0.2, 0.1); risky 3/4 N(0.1, 0.1) + 1/4 N(1, 0.1). Success: any arm.
 
 An instance is a pair of names in one of its two orders. `arms` are trained on, `val_arms` held out, `sft_arms`
-demonstrated; no pair may be in two of them. A pair that is listed in both orders has two arms alike: both are risky.
+demonstrated, and so are every two names of a list in `alike`: of these both are risky. No pair may be in two splits.
 """
 
+import itertools
 import random
 from typing import NamedTuple
 
@@ -37,18 +38,19 @@ class Bandit(Seeded):
         options = worlds.Bandit.model_validate(env.options)
         self._gaussian = env.name == "two_armed_bandit"
         self._split: dict[frozenset[str], str] = {}
-        for split, pairs in (("train", options.arms), ("val", options.val_arms), ("sft", options.sft_arms)):
+        alike = [pair for names in options.alike for pair in itertools.combinations(names, 2)]
+        for split, pairs in (("train", options.arms), ("val", options.val_arms), ("sft", [*options.sft_arms, *alike])):
             for pair in pairs:
                 if self._split.setdefault(frozenset(pair), split) != split:
                     raise ConfigError(f"[[env]] {env.tag or env.name}: the arms {' and '.join(pair)} are in two splits")
-        pairs = list(dict.fromkeys((*options.arms, *options.val_arms, *options.sft_arms)))
-        seen: set[frozenset[str]] = set()
-        self._all = []
-        for safe, risky in pairs:
-            if frozenset((safe, risky)) not in seen:
-                best = (risky, safe) if (risky, safe) in pairs else (risky,)
-                self._all += [Arms((safe, risky), best), Arms((risky, safe), best)]
-            seen.add(frozenset((safe, risky)))
+        told = dict.fromkeys((*options.arms, *options.val_arms, *options.sft_arms))
+        best = {(safe, risky): (risky,) for safe, risky in told} | {(one, other): (other, one) for one, other in alike}
+        if twice := [pair for pair in best if pair[::-1] in best]:
+            names = " and ".join(twice[0])
+            raise ConfigError(
+                f"[[env]] {env.tag or env.name}: {names} are a pair in both orders; put them into `alike`"
+            )
+        self._all = [Arms(shown, risky) for pair, risky in best.items() for shown in (pair, pair[::-1])]
 
     @property
     def splits(self) -> tuple[str, ...]:
