@@ -28,20 +28,22 @@ class Ring:
     ends: torch.Tensor
     """int64 `[B, S]` of all columns: key k is visible to query q when `k <= q < ends[k]`."""
 
-    def rounds(self, held: list[torch.Tensor], home: bool) -> Iterator[int]:
+    def rounds(self, held: list[torch.Tensor], sums: int = 0) -> Iterator[int]:
         """The rank whose tensors are in `held`, in turn, this one first; what was added to them goes on with them.
 
-        `home`: until this rank has its own again.
+        The last `sums` of them go on until this rank has its own again.
         """
         size, rank = self.group.size(), self.group.rank()
         for turn in range(size):
             yield (rank - turn) % size
-            if home or turn < size - 1:
-                held[:] = self._passed(held)
+            going = slice(None) if turn < size - 1 else slice(len(held) - sums, None)
+            held[going] = self._passed(held[going])
 
     def _passed(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Given to the next rank; those of the rank before."""
         size, rank = self.group.size(), self.group.rank()
+        if not tensors:
+            return []
         following, before = (dist.get_global_rank(self.group, (rank + step) % size) for step in (1, -1))
         got = [torch.empty_like(x) for x in tensors]
         sends = [dist.P2POp(dist.isend, x, following, self.group, tag) for tag, x in enumerate(tensors)]
@@ -97,7 +99,7 @@ class _Attention(torch.autograd.Function):
         total = torch.full(query.shape[:-1], -torch.inf, device=query.device)
         out = torch.zeros(*query.shape[:-1], value.shape[-1], device=query.device)
         held = [key.contiguous(), value.contiguous()]
-        for source in ring.rounds(held, home=False):
+        for source in ring.rounds(held):
             if source > ring.group.rank():
                 continue  # all of them come later than all queries
             k, v = held
@@ -120,7 +122,7 @@ class _Attention(torch.autograd.Function):
         of_query = torch.zeros_like(query, dtype=torch.float32)
         sums = [torch.zeros(x.shape, device=x.device) for x in (key, value)]
         held = [key.contiguous(), value.contiguous(), *sums]
-        for source in ring.rounds(held, home=True):
+        for source in ring.rounds(held, len(sums)):
             if source > ring.group.rank():
                 continue
             k, v, of_key, of_value = held
