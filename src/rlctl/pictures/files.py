@@ -1,7 +1,7 @@
 """Recorded episodes on disk: pictures/SERIES/step-000020/TAG-0/ with episode.json, 00.png, 01.png, ..., episode.gif."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +12,7 @@ from PIL import Image
 from rlctl.pictures.boards import board, drawn, reduced
 from rlctl.pictures.record import Recorded
 from rlctl.pictures.words import captioned, pages
+from rlctl.telemetry.whole import write_text, write_whole
 
 FOLDER, RECORD, ANIMATION = "pictures", "episode.json", "episode.gif"
 FRAME_MS, LAST_MS = 600, 1800
@@ -72,24 +73,18 @@ def save(run_dir: Path, recorded: Recorded) -> Path:
     made = [(frame, picture) for frame in frames(recorded) if (picture := frame.picture) is not None]
     names = [f"{number:02d}.png" for number in range(len(made))]
     for name, (_, picture) in zip(names, made, strict=True):
-        _whole(folder / name, partial(reduced(picture).save, format="png", optimize=True))
+        write_whole(folder / name, partial(reduced(picture).save, format="png", optimize=True))
     if made:
         first, *rest = [reduced(captioned(picture, frame.caption)) for frame, picture in made]
         durations = [FRAME_MS] * len(rest) + [LAST_MS]
         animated = partial(first.save, format="gif", save_all=True, append_images=rest, duration=durations, loop=0)
-        _whole(folder / ANIMATION, animated)
-    text = msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n"
-    _whole(folder / RECORD, lambda path: path.write_bytes(text))
+        write_whole(folder / ANIMATION, animated)
+    text = msgspec.json.format(msgspec.json.encode(recorded), indent=1).decode() + "\n"
+    write_text(folder / RECORD, text)
     for old in folder.glob("*.png"):  # of an earlier life that played it longer
         if old.name not in names:
             old.unlink()
     return folder
-
-
-def _whole(path: Path, write: Callable[[Path], object]) -> None:
-    temporary = path.with_name(f"{path.name}.tmp")
-    write(temporary)
-    temporary.replace(path)
 
 
 def records(run_dir: Path) -> list[Path]:

@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from rlctl.telemetry.whole import write_text
+
 
 def announce(run_dir: Path | None, name: str, url: str, state: str = "ready") -> None:
     """Publish this process's address and state (atomic rename)."""
@@ -21,9 +23,7 @@ def announce(run_dir: Path | None, name: str, url: str, state: str = "ready") ->
     path = run_dir / "components" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"name": name, "pid": os.getpid(), "url": url, "state": state})
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, text)
 
 
 async def until_signal(*mains: Coroutine[Any, Any, Any]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from rlctl.telemetry.whole import write_text
 from rlctl.trackers.source import Found, news
 from rlctl.trackers.tracker import About, Maker, Picture, Tracker
 
@@ -185,6 +186,4 @@ class Mirror:
                 self._write()
 
     def _write(self) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_bytes(msgspec.json.encode(self.noted))
-        temporary.replace(self._path)
+        write_text(self._path, msgspec.json.encode(self.noted).decode())

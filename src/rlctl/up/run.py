@@ -20,6 +20,7 @@ from rich.text import Text
 from rlctl.config import Loaded
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import Metrics
+from rlctl.telemetry.whole import write_text
 from rlctl.up.history import summary
 from rlctl.up.history.snapshot import Reader
 from rlctl.up.live.progress import progress
@@ -197,9 +198,7 @@ class Life:
         self._write()
 
     def _write(self) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(self._row, indent=1) + "\n", encoding="utf-8")
-        temporary.replace(self._path)
+        write_text(self._path, json.dumps(self._row, indent=1) + "\n")
 
 
 # ---------------------------------------------------------------- the run directory

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.telemetry.metrics import read
+from rlctl.telemetry.whole import write_text
 from rlctl.up.history.snapshot import alive, folded, last_row
 from rlctl.wire.samples import OUTCOMES
 
@@ -43,9 +44,7 @@ def write(run_dir: Path) -> Json:
     """Write `summary.json` and return it."""
     summary = summarize(run_dir)
     path = run_dir / "summary.json"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(summary, indent=1) + "\n")
     return summary
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rlctl.pictures.files import saved
 from rlctl.telemetry.metrics import read
+from rlctl.telemetry.whole import write_text
 from rlctl.up.history.summary import once_per_step
 from rlctl.up.live.progress import duration
 from rlctl.up.report.page import curves, facts, samples
@@ -27,9 +28,7 @@ Json = dict[str, Any]
 def write(run_dir: Path, summary: Json) -> Path:
     """Write the page in one stroke, so that a browser never reads half of it."""
     path = run_dir / NAME
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(page(run_dir, summary), encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, page(run_dir, summary))
     return path
 
 
