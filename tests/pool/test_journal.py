@@ -11,7 +11,7 @@ from rlctl.errors import RlctlError
 from rlctl.pool.commits import encode_state
 from rlctl.pool.ended import EndedLog
 from rlctl.pool.storage.journal import Durable, Journal, record
-from rlctl.pool.storage.segments import VECTOR, Segments, StorageError
+from rlctl.pool.storage.segments import AHEAD, VECTOR, Segments, StorageError
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.messages import (
@@ -96,7 +96,8 @@ def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes
             journal = Journal(tmp_path)
         assert len(journal.recover(rules()).state.trajectories) == 2
         assert file.stat().st_size == len(whole[0])
-        assert (f"cut {keep} bytes" in caplog.text) == (keep > 0)
+        torn = len(whole[1][:keep].rstrip(b"\0"))  # a zero at its end looks like those written ahead
+        assert (f"cut {torn} bytes" in caplog.text) == (torn > 0)
         journal.append([record(*STORY[1])])
         journal.close()
         journal = Journal(tmp_path)
@@ -146,6 +147,47 @@ def test_a_disk_that_refuses_keeps_nothing_of_the_append_and_can_go_on(tmp_path:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     segments.append([frames.pieces(b"after")], sync=True)
     assert list(segments.read(0)) == [b"kept", b"after"]
+
+
+def test_zeros_ahead_of_the_records_are_no_records_and_go_with_the_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    segments = Segments(tmp_path, "journal")
+    for number in range(3):
+        segments.append([frames.pieces(b"%d" % number)], sync=True)
+    file = tmp_path / "journal-0000000000000000.log"
+    assert file.stat().st_size > AHEAD
+    killed = Segments(tmp_path, "journal")  # as after SIGKILL: the zeros are still there
+    assert (killed.end, file.stat().st_size, caplog.records) == (segments.end, segments.end, [])
+    killed.append([frames.pieces(b"3")], sync=True)
+    killed.close()
+    assert file.stat().st_size == killed.end
+    assert list(Segments(tmp_path, "journal").read(0)) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_record_torn_within_the_zeros_is_cut_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    segments = Segments(tmp_path, "journal")
+    segments.append([frames.pieces(b"kept")], sync=True)
+    with (tmp_path / "journal-0000000000000000.log").open("r+b") as file:
+        file.seek(segments.end)
+        file.write(frames.frame(b"torn" * 100)[:150])
+    again = Segments(tmp_path, "journal")
+    assert list(again.read(0)) == [b"kept"]
+    assert "cut 150 bytes" in caplog.text
+
+
+def test_a_disk_without_room_for_zeros_takes_records_to_its_end(tmp_path: Path) -> None:
+    segments = Segments(tmp_path, "journal")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        for _ in range(9):
+            segments.append([frames.pieces(b"x" * 100)], sync=True)
+        with pytest.raises(StorageError, match="File too large"):
+            segments.append([frames.pieces(b"x" * 100)], sync=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(segments.read(0)) == [b"x" * 100] * 9
 
 
 def test_more_records_than_one_system_call_takes_are_written_in_order(tmp_path: Path) -> None:

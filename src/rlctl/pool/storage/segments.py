@@ -13,6 +13,10 @@ from rlctl.wire.frames import Buffer, Record
 log = logging.getLogger(__name__)
 VECTOR = os.sysconf("SC_IOV_MAX")
 """Buffers that one writev takes."""
+AHEAD = 1 << 20
+"""Bytes of zeros written ahead of small synced appends: a file that does not grow need not sync its size, too."""
+SMALL = 64 << 10
+"""Bytes of an append up to which that is worth writing twice."""
 
 
 class StorageError(RlctlError):
@@ -37,6 +41,8 @@ class Segments:
         self.end = self._base + good
         """Position in the stream after the last record."""
         os.lseek(self._file, good, os.SEEK_SET)
+        self._zeroed = good
+        """Length of the open file; zeros follow the last record."""
         sync_directory(directory)
 
     def append(self, records: Iterable[Record], sync: bool) -> None:
@@ -49,10 +55,26 @@ class Segments:
             if sync:
                 os.fdatasync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, good)
-            os.lseek(self._file, good, os.SEEK_SET)
+            self._cut(good)
             raise StorageError(f"cannot write {length} bytes to {self.directory}: {error.strerror}") from error
         self.end += length
+        self._zeroed = max(self._zeroed, good + length)
+        if sync and length <= SMALL and self._zeroed == good + length:
+            self._write_ahead()
+
+    def _write_ahead(self) -> None:
+        """The next append syncs the zeros; where the disk has no room for them, it goes without."""
+        after = self.end - self._base
+        try:
+            self._zeroed = after + os.pwrite(self._file, bytes(AHEAD), after)
+        except OSError:
+            self._cut(after)
+
+    def _cut(self, length: int) -> None:
+        """Give the open file this length."""
+        os.ftruncate(self._file, length)
+        os.lseek(self._file, length, os.SEEK_SET)
+        self._zeroed = length
 
     def sync(self) -> None:
         os.fdatasync(self._file)
@@ -60,10 +82,11 @@ class Segments:
     def rotate(self) -> int:
         """Begin a new file; returns its offset."""
         if self.end > self._base:
+            self._cut(self.end - self._base)
             os.fdatasync(self._file)
             file = os.open(frames.path(self.directory, self.prefix, self.end), os.O_WRONLY | os.O_CREAT, 0o644)
             os.close(self._file)
-            self._file, self._base = file, self.end
+            self._file, self._base, self._zeroed = file, self.end, 0
             sync_directory(self.directory)
         return self._base
 
@@ -88,6 +111,8 @@ class Segments:
             raise StorageError(f"{self.directory}: records from byte {position} to {self.end} are missing or damaged")
 
     def close(self) -> None:
+        if self._zeroed > self.end - self._base:
+            self._cut(self.end - self._base)
         os.close(self._file)
 
 
@@ -105,10 +130,12 @@ def write(descriptor: int, parts: Sequence[Buffer]) -> None:
 def cut_torn_tail(file: Path) -> int:
     """Truncate after the last whole record (what follows was never acknowledged); returns the length kept."""
     good = max((after for after, _ in frames.read(file)), default=0)
-    torn = file.stat().st_size - good
+    with file.open("rb") as source:
+        source.seek(good)
+        torn = len(source.read().rstrip(b"\0"))
     if torn:
         log.warning("%s: cut %d bytes after the last whole record (a write was interrupted)", file, torn)
-        os.truncate(file, good)
+    os.truncate(file, good)
     return good
 
 
