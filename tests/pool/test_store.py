@@ -64,11 +64,11 @@ def test_the_end_of_a_trajectory_nobody_has_named_may_be_refused(store: Store) -
 
 def test_open_steps_are_counted_for_a_gateway_that_was_restarted(store: Store) -> None:
     (uid,) = opened(store, "p", 1)
-    assert store.open_steps() == {}
+    assert store.intake.open_steps() == {}
     store.apply(SubmitSteps([step(uid, 0), step(uid, 4)]), 0)
-    assert store.open_steps() == {uid: (2, 5)}
+    assert store.intake.open_steps() == {uid: (2, 5)}
     store.apply(CompleteTrajectory(uid, 0, status="failed"), 0)
-    assert store.open_steps() == {}
+    assert store.intake.open_steps() == {}
 
 
 def test_steps_that_are_faster_than_their_group_join_it(store: Store) -> None:
@@ -227,9 +227,9 @@ def test_what_was_taken_for_scoring_and_not_scored_is_handed_out_again() -> None
     opened(store, "p", 2)
     for uid in ("p.0", "p.1"):
         finish(store, uid, reward=None)
-    assert [t.uid for t in store.take_unscored(1, now=0)] == ["p.0"]
-    assert [t.uid for t in store.take_unscored(9, now=30)] == ["p.1"]
-    assert [t.uid for t in store.take_unscored(9, now=60)] == ["p.0"]
+    assert [t.uid for t in store.scores.take_unscored(1, now=0)] == ["p.0"]
+    assert [t.uid for t in store.scores.take_unscored(9, now=30)] == ["p.1"]
+    assert [t.uid for t in store.scores.take_unscored(9, now=60)] == ["p.0"]
     store.apply(SubmitScores([Score("p.0", 1.0)]), 61)
     assert store.apply(SubmitScores([Score("p.0", 0.0)]), 62) == Done(duplicate=1)
-    assert [t.uid for t in store.take_unscored(9, now=200)] == ["p.1"]
+    assert [t.uid for t in store.scores.take_unscored(9, now=200)] == ["p.1"]

@@ -46,7 +46,7 @@ def test_a_group_below_min_group_size_expires_whole(least: int) -> None:
     finish(store, "p.3")
     store.advance(100)
     assert store.statistics()["train.expired"] == 4
-    assert store.slots == 4
+    assert store.ledger.slots == 4
 
 
 def test_a_complete_group_that_waits_for_scores_outlives_its_deadline() -> None:
@@ -124,14 +124,16 @@ def test_what_is_held_has_no_time_out_and_no_place_in_admission() -> None:
     for name in "ab":
         ready_group(store, name)
     fetch(store, "one")
-    assert (store.slots, store.apply(Hold("one", ["a.0", "a.1"]), 1.0).accepted) == (0, 1)
+    assert (store.ledger.slots, store.apply(Hold("one", ["a.0", "a.1"]), 1.0).accepted) == (0, 1)
     assert store.apply(Hold("one", ["a.0", "a.1"]), 2.0).accepted == 1, "sent again"
-    assert store.slots == 1
+    assert store.ledger.slots == 1
     store.advance(1e6)
     assert (store.statistics()["groups_held"], store.ledger.ready) == (1, 1)
     ready_group(store, "c", now=1e6)
     store.apply(Nack(""), 1e6)
-    assert (store.slots, store.statistics()["groups_in_flight"]) == (-1, 3), "nothing opens until one of them has ended"
+    assert (store.ledger.slots, store.statistics()["groups_in_flight"]) == (-1, 3), (
+        "nothing opens until one of them has ended"
+    )
     assert [g.prompt_uid for g in fetch(store, "two", 2, 1e6).groups] == ["a", "b"], "back in its old place"
     store.apply(Hold("two", ["a.0", "a.1", "b.0", "b.1"]), 1e6)
     assert store.apply(Ack("two", dict.fromkeys(["a.0", "a.1", "b.0", "b.1"], "trained")), 1e6).accepted == 4
@@ -205,7 +207,7 @@ def test_a_leased_group_is_the_trainers_and_goes_stale_only_when_given_back() ->
 def test_a_scorer_that_needs_no_text_gets_no_steps(store: Store) -> None:
     opened(store, "p", 1)
     finish(store, "p.0", reward=None)
-    (trajectory,) = store.take_unscored(1, now=0, steps=False)
+    (trajectory,) = store.scores.take_unscored(1, now=0, steps=False)
     assert (trajectory.steps, trajectory.facts.env_reward, trajectory.status) == ([], 1.0, "complete")
 
 

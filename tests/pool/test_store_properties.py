@@ -95,7 +95,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4), error=st.sampled_from(["", "", "boom"]))
     def score(self, limit: int, error: str) -> None:
-        taken = self.store.take_unscored(limit, self.now)
+        taken = self.store.scores.take_unscored(limit, self.now)
         assert all(t.reward is None and t.status == "complete" for t in taken)
         self.apply(SubmitScores([Score(t.uid, 1.0, error=error) for t in taken]))
 
@@ -157,7 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
         """Everything in the training channel has an end, and nothing begins there before a version is announced."""
         self.apply(EndRun())
         assert self.store.statistics()["train.open"] == 0
-        assert self.store.slots == 0
+        assert self.store.ledger.slots == 0
 
     @rule()
     def restart_from_a_snapshot(self) -> None:

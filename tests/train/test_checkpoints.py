@@ -170,7 +170,7 @@ def test_a_trainer_killed_between_checkpoints_learns_from_the_same_samples_again
         for _ in range(2):
             killed.step()
         assert world.store.statistics()["groups_held"] == 2
-        assert world.store.slots == 2, "what is held leaves its place in admission to others"
+        assert world.store.ledger.slots == 2, "what is held leaves its place in admission to others"
         rows = run(config)
     finally:
         world.close()

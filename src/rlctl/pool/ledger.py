@@ -76,6 +76,11 @@ class Ledger:
             if trajectory.complete and trajectory.reward is None:
                 self.unscored.add(trajectory.uid)
 
+    @property
+    def slots(self) -> int:
+        """Training groups that may still be opened."""
+        return 0 if self.state.over else self.rules.max_in_flight - self.in_flight
+
     # ------------------------------------------------------------ counting
 
     def count(self, name: str, by: int = 1) -> None:

@@ -133,7 +133,7 @@ class Service:
     def _changed(self) -> None:
         """After every batch of events and every tick."""
         self.store.ledger.unscored.expire(time.time())
-        self._slots.wake(self.store.slots)
+        self._slots.wake(self.store.ledger.slots)
         self._ready.wake(len(self._ready) if self.store.ledger.ready else 0)
         self._unscored.wake(min(1, self.store.ledger.unscored.free))
 
@@ -141,7 +141,7 @@ class Service:
         until = asyncio.get_running_loop().time() + request.wait_s
         while True:
             reply: Reply = Busy("no free slot")
-            if request.channel != TRAIN or self.store.slots > 0 or self._known(request):
+            if request.channel != TRAIN or self.store.ledger.slots > 0 or self._known(request):
                 reply = await self.commits.submit(request, received)
             if not isinstance(reply, Busy) or not await self._slots.wait(until):
                 return reply
@@ -173,7 +173,7 @@ class Service:
     async def _take_unscored(self, request: TakeUnscored, _: Buffer) -> Reply:
         until = asyncio.get_running_loop().time() + request.wait_s
         while True:
-            taken = self.store.take_unscored(request.limit, time.time(), request.steps)
+            taken = self.store.scores.take_unscored(request.limit, time.time(), request.steps)
             if self.store.ledger.unscored.free:
                 self._unscored.wake(1)
             if taken or not await self._unscored.wait(until):
@@ -186,7 +186,7 @@ class Service:
         return Statistics(self.store.statistics(), self.live.port)
 
     async def _open_steps(self, *_: object) -> Reply:
-        return OpenSteps(self.store.open_steps())
+        return OpenSteps(self.store.intake.open_steps())
 
     async def report(self, metrics: Metrics) -> None:
         """A row of numbers every few seconds, and one at the end."""
