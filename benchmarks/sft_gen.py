@@ -3,7 +3,8 @@
     python benchmarks/sft_gen.py [--json] [--scale 1.0] [--levels FOLDER [--most 1000]] [--reference FOLDER]
 
 1. Workload W: 6x6 rooms, 1 box, depth 30, seeds from 100,000, 1,000 training and 100 test instances, full prompts.
-2. W twenty times as large, and rooms of 8x8 and 10x10 with 2 and 3 boxes, with one and with two processes.
+2. W twenty times as large, and rooms of 8x8 and 10x10 with 2 and 3 boxes, with one and with two processes; and by two
+   programs of one process at once, which share nothing: what two cores of this machine give at most.
 3. The search on rooms it did not make: W's, and the levels of a folder (`--levels`; e.g. Boxoban's unfiltered ones,
    https://github.com/google-deepmind/boxoban-levels): share solved within a second of CPU each.
 4. `--reference`: a checkout of RAGEN of 2025-02 or 2025-03 (the last with `get_shortest_action_path`); its generator of
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,18 @@ def whole(scale: float) -> Rates:
             rates[f"{name}: per CPU second, {workers} process{'es' * (workers > 1)}"] = cpu
             rates[f"{name}: per second of wall, {workers} process{'es' * (workers > 1)}"] = wall
         rates[f"{name}: two processes against one"] = walls[1] / walls[0]
+        rates[f"{name}: two programs at once against one"] = at_once(env, int(size * scale)) / walls[0]
     return rates
+
+
+def at_once(env: Env, size: int) -> float:
+    """Instances per second of wall of two generators that know nothing of one another."""
+    with get_context("spawn").Pool(2) as pool:
+        pool.map(abs, range(2))  # both have started
+        wall = time.perf_counter()
+        pool.starmap(written, [(env, size, size // 10, 1)] * 2, chunksize=1)
+        wall = time.perf_counter() - wall
+    return 2 * (size + size // 10) / wall
 
 
 def levels(folder: Path, most: int) -> Rates:
