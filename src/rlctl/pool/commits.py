@@ -3,7 +3,8 @@
     submit(event) -> pending --[one batch]--> journal (thread: encode, write, fdatasync) -> store.apply -> replies
                                               the disk refuses: every event of the batch is answered with the error
 
-So the state in memory is never ahead of the disk (or of Redis), and what was answered is on it.
+So the state in memory is never ahead of the disk (or of Redis), and what was answered is on it. While one batch is
+being written the one before is applied. A snapshot is taken when nothing that is written waits to be applied.
 """
 
 import asyncio
@@ -16,21 +17,21 @@ from typing import NamedTuple
 import msgspec
 
 from rlctl.errors import WireError
-from rlctl.pool.ended import EndedLog
+from rlctl.pool.ended import EndedLog, EndedWriter
 from rlctl.pool.state import Refusal
 from rlctl.pool.storage.journal import Durable, record
 from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Event, Store
 from rlctl.telemetry.phases import Phases
 from rlctl.wire.frames import Buffer
-from rlctl.wire.messages import Noted, Reply
+from rlctl.wire.messages import Reply
 from rlctl.wire.samples import Ended
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
 RETRY_S = 10.0
-"""After a snapshot or the log of the ended could not be written."""
+"""After a snapshot could not be written."""
 SMALL = 64 << 10
 """Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
 BATCH_EVENTS = 1024
@@ -45,6 +46,13 @@ class Pending(NamedTuple):
     received: Buffer
     """The message it came in; empty where there is none that says the same."""
     future: asyncio.Future[Reply]
+
+
+class Batch(NamedTuple):
+    """One commit; `now` (unix seconds) is the time that is written with its events, and that they are applied at."""
+
+    events: list[Pending]
+    now: float
 
 
 class Commits:
@@ -64,8 +72,8 @@ class Commits:
         self.store = store
         self.phases = Phases()
         self.commits = 0
+        self.ended = EndedWriter(ended, journal.confirm, self.phases)
         self._journal = journal
-        self._ended = ended
         self._journal_bytes = journal_bytes
         self._changed = changed
         self._clock = clock
@@ -75,12 +83,10 @@ class Commits:
         self._writer = ThreadPoolExecutor(1, "journal")
         self._snapshots = ThreadPoolExecutor(1, "snapshot")
         self._snapshot: asyncio.Future[None] | None = None
-        self._unwritten: list[Ended] = []
-        self._notes: list[Noted] = []
         self._full = False
         """The newest batch was refused: a snapshot that frees more than it takes is worth a try."""
         self._not_before = 0.0
-        """Monotonic time of the next attempt, after the disk refused something that can wait."""
+        """Monotonic time of the next attempt, after a snapshot was refused."""
 
     def submit(self, event: Event, received: Buffer = b"") -> asyncio.Future[Reply]:
         """The reply comes once the event is on disk and applied; WireError if it was refused or could not be stored.
@@ -92,26 +98,25 @@ class Commits:
         self._more.set()
         return future
 
-    async def read_ended(self, cursor: int, limit: int) -> Reply:
-        """Ended trajectories after `cursor` (read by the thread that also deletes old ones)."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._ended.read, cursor, limit)
-
     async def run(self) -> None:
         """Commit until cancelled."""
+        landed: Batch | None = None
         try:
             while True:
-                if not self._pending:
+                await self.ended.keep_up()
+                if landed is None and self._snapshot_due:
+                    await self._begin_snapshot()
+                if landed is None and not self._pending:
                     await self._wait()
-                batch, self._pending = self._pending[:BATCH_EVENTS], self._pending[BATCH_EVENTS:]
-                now = self._clock()
-                if batch:
-                    await self._commit(batch, now)
+                if landed is None and not self._pending:
+                    self.store.advance(self._clock())
+                    self._after()
                 else:
-                    self.store.advance(now)
-                await self._after()
+                    landed = await self._commit(landed)
         finally:
             self._journal.interrupt()
             self._writer.shutdown()
+            self.ended.close()
             self._snapshots.shutdown()
 
     async def _wait(self) -> None:
@@ -122,32 +127,49 @@ class Commits:
         finally:
             tick.cancel()
 
-    async def _commit(self, batch: list[Pending], now: float) -> None:
-        loop = asyncio.get_running_loop()
+    async def _commit(self, landed: Batch | None) -> Batch | None:
+        """Write what is pending and meanwhile apply what `landed` before; returns what has landed now."""
+        events: list[Pending] = []
+        if not self._snapshot_due:
+            events, self._pending = self._pending[:BATCH_EVENTS], self._pending[BATCH_EVENTS:]
+        batch = Batch(events, self._clock())
+        alone = self._journal.quick and len(events) == 1 and len(events[0].received) <= SMALL
+        writing = None
+        if events and not alone:
+            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, batch)
+        if landed:
+            self._apply(landed)
         try:
-            if self._journal.quick and len(batch) == 1 and len(batch[0].received) <= SMALL:
-                self._write(batch, now)
-            else:
-                await loop.run_in_executor(self._writer, self._write, batch, now)
+            if alone:
+                self._write(batch)
+            elif writing:
+                await writing
         except StorageError as error:
-            self._full = not isinstance(error, Unsure)
-            log.error("%s: %d requests refused", error, len(batch))
-            what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
-            for one in batch:
-                if not one.future.done():
-                    one.future.set_exception(WireError(f"{what}: {error}"))
-            return
-        self._full = False
-        self.commits += 1
-        with self.phases("apply"):
-            for event, _, future in batch:
-                self._apply(event, future, now)
+            self._refuse(batch, error)
+            return None
+        self.commits += bool(events)
+        return batch if events else None
 
-    def _write(self, batch: list[Pending], now: float) -> None:
+    def _write(self, batch: Batch) -> None:
         with self.phases("write"):
-            self._journal.append([record(event, now, received) for event, received, _ in batch])
+            self._journal.append([record(event, batch.now, received) for event, received, _ in batch.events])
 
-    def _apply(self, event: Event, future: asyncio.Future[Reply], now: float) -> None:
+    def _refuse(self, batch: Batch, error: StorageError) -> None:
+        self._full = not isinstance(error, Unsure)
+        log.error("%s: %d requests refused", error, len(batch.events))
+        what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
+        for one in batch.events:
+            if not one.future.done():
+                one.future.set_exception(WireError(f"{what}: {error}"))
+
+    def _apply(self, batch: Batch) -> None:
+        self._full = False
+        with self.phases("apply"):
+            for event, _, future in batch.events:
+                self._answer(event, future, batch.now)
+        self._after()
+
+    def _answer(self, event: Event, future: asyncio.Future[Reply], now: float) -> None:
         try:
             reply = self.store.apply(event, now)
         except Refusal as refusal:
@@ -157,54 +179,36 @@ class Commits:
         if not future.done():
             future.set_result(reply)
 
-    async def _after(self) -> None:
-        """What follows a batch or a tick: wake those who wait, log the ended, take a snapshot when it is time."""
+    def _after(self) -> None:
+        """What follows a batch or a tick: wake those who wait, log the ended."""
         self._changed()
         ended = self.store.take_ended()
         self._ended_too(ended)
-        self._unwritten += ended
-        self._notes += self.store.take_notes()
-        loop = asyncio.get_running_loop()
-        if time.monotonic() < self._not_before:
-            return
-        if self._unwritten or self._notes:
-            try:
-                await loop.run_in_executor(self._writer, self._write_ended)
-            except StorageError as error:
-                log.error("%s: %d ended trajectories wait to be logged", error, len(self._unwritten))
-                self._not_before = time.monotonic() + RETRY_S
-                return
+        self.ended.add(ended, self.store.take_notes())
+
+    @property
+    def _snapshot_due(self) -> bool:
+        if time.monotonic() < self._not_before or (self._snapshot and not self._snapshot.done()):
+            return False
         state_bytes = self.store.ledger.resident_bytes
         worth = state_bytes if self._full else max(self._journal_bytes, 2 * state_bytes)
-        if self._journal.since_snapshot > worth:
-            await self.snapshot()
+        return self._journal.since_snapshot > worth
 
-    def _write_ended(self) -> None:
-        with self.phases("log_ended"):
-            self._journal.confirm()
-            self._ended.write(self._unwritten)
-            self._ended.write_notes(self._notes)
-        self._unwritten.clear()
-        self._notes.clear()
+    async def _begin_snapshot(self) -> None:
+        """Of the state as it is now, which all that is written has been applied to.
 
-    async def snapshot(self) -> None:
-        """Begin a snapshot of the state as it is now, unless one is still being written."""
-        if self._snapshot and not self._snapshot.done():
-            return
+        What the old journal files could bring back must be in the log of the ended before they go.
+        """
         loop = asyncio.get_running_loop()
         try:
-            offset = await loop.run_in_executor(self._writer, self._cut)
+            await self.ended.sync()
+            offset = await loop.run_in_executor(self._writer, self._journal.cut)
         except (OSError, StorageError) as error:
             self._no_snapshot(error)
             return
         with self.phases("snapshot"):
             state = encode_state(self.store.state)
         self._snapshot = loop.run_in_executor(self._snapshots, self._store_snapshot, state, offset)
-
-    def _cut(self) -> int:
-        """What the old journal files could bring back must be in the log of the ended before they go."""
-        self._ended.sync()
-        return self._journal.cut()
 
     def _store_snapshot(self, state: bytes, offset: int) -> None:
         try:

@@ -1,20 +1,30 @@
 """The logs in `trajectories/`: `ended-OFFSET.log` of ended trajectories, `feedback-OFFSET.log` of the feedback."""
 
+import asyncio
+import logging
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
-from rlctl.pool.storage.segments import Segments
+from rlctl.pool.storage.segments import Segments, StorageError
+from rlctl.telemetry.phases import Phases
 from rlctl.wire import frames
 from rlctl.wire.messages import Finished, Noted
 from rlctl.wire.samples import Ended
 
+log = logging.getLogger(__name__)
 encode = msgspec.msgpack.Encoder().encode
 FILES = 16
 """The limit is kept by deleting whole files; this many make up the limit."""
+RETRY_S = 10.0
+"""After the disk refused."""
+BACKLOG = 4096
+"""Trajectories that may wait to be logged before commits wait for it."""
 
 
 class EndedLog:
@@ -64,6 +74,66 @@ class EndedLog:
     def close(self) -> None:
         self._segments.close()
         self._feedback.close()
+
+
+class EndedWriter:
+    """Writes the log behind the commits, in a thread of its own and in their order; what is read comes after them."""
+
+    def __init__(self, ended: EndedLog, confirm: Callable[[], None], phases: Phases) -> None:
+        """`confirm`: raises an error if this pool may not write any more."""
+        self._log = ended
+        self._confirm = confirm
+        self._phases = phases
+        self._thread = ThreadPoolExecutor(1, "ended")
+        self._ended: list[Ended] = []
+        self._notes: list[Noted] = []
+        """Not written yet: the loop appends, the thread takes from the front."""
+        self._writing: asyncio.Future[None] | None = None
+        self._refused: StorageError | None = None
+        self._not_before = 0.0
+
+    def add(self, ended: Sequence[Ended], notes: Sequence[Noted]) -> None:
+        """Write these, and what the disk refused before."""
+        self._ended += ended
+        self._notes += notes
+        if (self._ended or self._notes) and time.monotonic() >= self._not_before:
+            self._writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write)
+
+    def _write(self) -> None:
+        ended, notes = self._ended[:], self._notes[:]
+        self._refused = None
+        try:
+            with self._phases("log_ended"):
+                self._confirm()
+                self._log.write(ended)
+                self._log.write_notes(notes)
+        except StorageError as error:
+            log.error("%s: %d ended trajectories wait to be logged", error, len(ended))
+            self._refused, self._not_before = error, time.monotonic() + RETRY_S
+        else:
+            del self._ended[: len(ended)]
+            del self._notes[: len(notes)]
+
+    async def keep_up(self) -> None:
+        """Wait while too much is unwritten; what ended the writing (but for a full disk) ends the caller."""
+        if self._writing and (self._writing.done() or (len(self._ended) > BACKLOG and not self._refused)):
+            await self._writing
+
+    async def sync(self) -> None:
+        """All that was added is on disk; StorageError if it is not."""
+        if self._writing:
+            await self._writing
+        if self._refused:
+            raise self._refused
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._log.sync)
+
+    async def read(self, cursor: int, limit: int) -> Finished:
+        """Ended trajectories after `cursor`; by the thread that also deletes old ones."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._log.read, cursor, limit)
+
+    def close(self) -> None:
+        """Wait until what was added is written."""
+        self._thread.shutdown()
 
 
 def _last_number(directory: Path, stream: str, kind: type[Ended] | type[Noted]) -> int:

@@ -180,7 +180,7 @@ class Service:
                 return Unscored(taken)
 
     async def _take_finished(self, request: TakeFinished, _: Buffer) -> Reply:
-        return await self.commits.read_ended(request.cursor, request.limit)
+        return await self.commits.ended.read(request.cursor, request.limit)
 
     async def _statistics(self, *_: object) -> Reply:
         return Statistics(self.store.statistics(), self.live.port)
