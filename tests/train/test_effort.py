@@ -15,14 +15,24 @@ from .test_batches import sample
 
 def test_flops_by_hand() -> None:
     # 10 weights, 3 + 1 tokens; attention of 2 layers of width 4 over 9 + 1 pairs.
-    assert flops([3, 1], parameters=10, layers=2, width=4) == 6 * 10 * 4 + 6 * 2 * 4 * 10
+    assert flops([3, 1], parameters=10, trained=10, layers=2, width=4) == 6 * 10 * 4 + 6 * 2 * 4 * 10
+    assert flops([3, 1], parameters=10, trained=1, layers=2, width=4) == (4 * 10 + 2 * 1) * 4 + 6 * 2 * 4 * 10
 
 
 def test_a_tied_embedding_counts_once_as_the_output_layer(model_dir: Path, tmp_path: Path) -> None:
     config = config_for(model_dir, tmp_path)
     policy = load(str(model_dir), config, Ranks(config))
     whole = sum(p.numel() for p in policy.parameters())
-    assert flops_of([sample("a", [(3, 2)])], policy, 2) == 2 * flops([5], whole, layers=2, width=64)
+    assert flops_of([sample("a", [(3, 2)])], policy, 2) == 2 * flops([5], whole, whole, layers=2, width=64)
+
+
+def test_frozen_weights_under_adapters_cost_no_gradients_of_their_own(model_dir: Path, tmp_path: Path) -> None:
+    config = config_for(model_dir, tmp_path, train={"lora": {"rank": 2}})
+    policy = load(str(model_dir), config, Ranks(config))
+    whole = sum(p.numel() for p in policy.parameters())
+    adapters = sum(p.numel() for name, p in policy.named_parameters() if "lora_" in name)
+    assert 0 < adapters < whole
+    assert flops_of([sample("a", [(3, 2)])], policy, 1) == flops([5], whole, adapters, layers=2, width=64)
 
 
 def test_speed_memory_and_utilisation_are_in_the_metrics(model_dir: Path, tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ class Scores(NamedTuple):
     """Exact KL(policy || reference), where the reference's logits were given."""
 
 
+class Size(NamedTuple):
+    """Parameters that a token is multiplied with: without an embedding that is no output layer."""
+
+    parameters: int
+    trained: int
+    """Those of them that are not frozen."""
+
+
 class Policy(nn.Module):
     """A causal language model that answers with log-probabilities and entropies of the trainable tokens.
 
@@ -58,7 +66,7 @@ class Policy(nn.Module):
         self.spread = spread
         self.stage = stage
         self.size = _size(lm)
-        """Parameters that a token is multiplied with, of all stages: without an embedding that is no output layer."""
+        """Of all stages."""
         self._sources: torch.Tensor | None = None
         self._states: torch.Tensor | None = None
         lm.get_output_embeddings().register_forward_pre_hook(self._keep_sources)
@@ -142,10 +150,12 @@ class Policy(nn.Module):
         return _scores(self.lm.get_output_embeddings()(states), *rest)
 
 
-def _size(lm: Any) -> int:
+def _size(lm: Any) -> Size:
     embedding = lm.get_input_embeddings().weight
     apart = lm.get_output_embeddings().weight is not embedding
-    return sum(map(quantized.numbers, lm.parameters())) - (embedding.numel() if apart else 0)
+    used = [weight for weight in lm.parameters() if not (apart and weight is embedding)]
+    trained = [weight for weight in used if weight.requires_grad]
+    return Size(sum(map(quantized.numbers, used)), sum(map(quantized.numbers, trained)))
 
 
 def _take(array: np.ndarray, device: torch.device) -> torch.Tensor:
