@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from rlctl.config import load
@@ -140,6 +142,14 @@ def test_markup_is_escaped_unless_it_is_markup() -> None:
     assert tag("p", Html("<b>x</b>"), hidden=True, title=None) == "<p hidden><b>x</b></p>"
     assert single("img", alt='"') == '<img alt="&quot;"/>'
     assert '<th class="number" scope="col">n</th>' in table(("a", "n"), [("x", 1)], "")
+
+
+@given(st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_all_of_a_chart_stands_within_its_frame(low: float, span: float) -> None:
+    drawn = figure(Chart("x", [Line("a", [Point(0, low), Point(1, low + span)])]), width=340, height=190)
+    heights = [float(found) for found in re.findall(r'y[12]?="([^"]+)"', drawn)]
+    heights += [float(y) for points in re.findall(r'points="([^"]+)"', drawn) for y in re.findall(r",(\S+)", points)]
+    assert heights and 0 <= min(heights) and max(heights) <= 190
 
 
 def test_ticks_are_round_and_cover_the_values() -> None:

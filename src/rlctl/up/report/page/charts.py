@@ -59,15 +59,16 @@ class Frame:
     bottom: float
     x0: float
     x1: float
-    y0: float
-    y1: float
+    marks: list[float]
+    """Of the y axis, which spans from the first to the last."""
 
     def x(self, value: float) -> float:
         share = (value - self.x0) / ((self.x1 - self.x0) or 1.0)
         return round(self.left + share * (self.width - self.left - self.right), 1)
 
     def y(self, value: float) -> float:
-        share = (value - self.y0) / ((self.y1 - self.y0) or 1.0)
+        low, high = self.marks[0], self.marks[-1]
+        share = (value - low) / ((high - low) or 1.0)
         return round(self.height - self.bottom - share * (self.height - self.top - self.bottom), 1)
 
 
@@ -154,12 +155,12 @@ def _frame(chart: Chart, lines: list[Line], width: float, height: float) -> Fram
         x0, x1 = x0 - 1, x1 + 1
     left = 12 + 6.2 * max(len(number(mark, chart.percent)) for mark in marks)
     right = 100 if chart.levels else 10
-    return Frame(width, height, left, right, 10, 24, x0, x1, marks[0], marks[-1])
+    return Frame(width, height, left, right, 10, 24, x0, x1, marks)
 
 
 def _grid(frame: Frame, percent: bool) -> Html:
     parts = []
-    for mark in ticks(frame.y0, frame.y1, int(frame.height // TICK_PX)):
+    for mark in frame.marks:
         y = frame.y(mark)
         parts.append(single("line", class_="grid", x1=frame.left, x2=frame.width - frame.right, y1=y, y2=y))
         parts.append(tag("text", number(mark, percent), x=frame.left - 6, y=y + 4, text_anchor="end"))
