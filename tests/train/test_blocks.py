@@ -126,6 +126,7 @@ def test_full_checkpointing_computes_matrix_products_twice_and_selective_only_wh
     assert plain["aten::rsqrt"] < selective["aten::rsqrt"]
 
 
+@pytest.mark.slow
 def test_the_more_is_checkpointed_the_less_is_kept(model_dir: Path, tmp_path: Path) -> None:
     ways = ({}, WAYS["first block"], WAYS["selective"], WAYS["full"])
     none, first, selective, full = (cost(loaded(model_dir, tmp_path, memory=memory)[0])[0] for memory in ways)

@@ -92,6 +92,7 @@ def test_the_blocks_share_one_compiled_function_for_rows_of_any_length(model_dir
     assert not counters["graph_break"]
 
 
+@pytest.mark.slow
 def test_without_a_compiler_there_is_a_config_error_that_says_what_to_install() -> None:
     code = """
 import torch
