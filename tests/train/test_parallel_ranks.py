@@ -65,6 +65,7 @@ TWO: dict[str, tuple[str, dict[str, Any], dict[str, Any], Iterable[str]]] = {
     "ring, packed": ("qwen2", {"parallel": RING}, PACKED, EVERY_LOSS),
     "ring, lean packed": ("qwen2", {"parallel": RING, "memory": LEAN, "prefix_tree": False}, PACKED, FEW),
     "ring, forests": ("qwen2", {"parallel": RING}, FOREST, EVERY_LOSS),
+    "sequence, four bits": ("qwen2", {"parallel": SEQUENCE, "lora": {"rank": 4, "quantize": "nf4"}}, PACKED, FEW[:3]),
     "ring, odd heads": ("odd", {"parallel": RING}, PACKED, FEW),
     "pipeline": ("qwen2", {"parallel": PIPELINE}, ROWS, EVERY_LOSS),
     "pipeline, packed": ("qwen2", {"parallel": PIPELINE, "prefix_tree": False}, PACKED, EVERY_LOSS),
@@ -87,6 +88,7 @@ FOUR = {
     "data and pipeline, whole weights": ("qwen2", {"parallel": PIPELINE, "fsdp": {"strategy": "none"}}, ROWS, FEW),
     "tensor and pipeline": ("qwen2", {"parallel": TENSOR | PIPELINE}, FOREST, FEW),
     "sequence and pipeline": ("qwen2", {"parallel": SEQUENCE | PIPELINE}, PACKED, FEW),
+    "ring and pipeline": ("qwen2", {"parallel": RING | PIPELINE}, PACKED, FEW),
 }
 """On four."""
 REFUSED = {
@@ -231,7 +233,7 @@ def one(models: Path) -> dict[str, tuple[Found, dict[str, Any]]]:
 
 
 def alone(model: str, train: dict[str, Any]) -> str:
-    return f"{model} lora" if "lora" in train else model
+    return f"{model} {train['lora']}" if "lora" in train else model
 
 
 @pytest.fixture(scope="module")
