@@ -20,7 +20,7 @@ from typing import Any
 from rlctl.errors import RlctlError
 from rlctl.sftgen.rows import Block, Player, Recipe, Record
 
-BLOCK_S = 0.02
+BLOCK_S = 0.05
 FIRST, LARGEST = 8, 512
 """Seeds of the first and of the largest block."""
 AHEAD = 2
