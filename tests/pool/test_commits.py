@@ -1,9 +1,11 @@
 """Group commit: what arrives together is written together; what the disk refuses is told to everybody it concerns."""
 
 import asyncio
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -24,10 +26,17 @@ class Stubborn:
     full = False
     appends_only = False
     snapshots_fail = 0
+    gates: ClassVar[list[threading.Event]] = []
+    """Each write waits for the next of them."""
+    written: ClassVar[list[Record]] = []
 
     def append(self, records: list[Record]) -> None:
         if self.full and not self.appends_only:
             raise StorageError("cannot write: No space left on device")
+        if self.gates:
+            gate, self.gates = self.gates[0], self.gates[1:]
+            assert gate.wait(5)
+        self.written = [*self.written, *records]
         super().append(records)
 
     def snapshot(self, state: bytes, position: int) -> None:
@@ -87,6 +96,39 @@ async def test_a_refused_write_is_answered_to_all_and_applied_to_nothing(journal
     journal.full = False
     assert await commits.submit(SubmitSteps([step("t", 1)])) == Done(accepted=1)
     await stop(task)
+
+
+async def test_a_commit_is_answered_while_the_next_one_is_written(journal: Stubborn, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path)
+    gates = [threading.Event(), threading.Event()]
+    journal.gates = list(gates)
+    first = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (0, 1)))
+    await asyncio.sleep(0.05)
+    second = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (2, 3)))
+    gates[0].set()
+    assert await asyncio.wait_for(first, 5) == [Done(accepted=1)] * 2
+    assert not second.done() and commits.store.statistics()["steps"] == 2, "nothing is applied before it is written"
+    gates[1].set()
+    assert await asyncio.wait_for(second, 5) == [Done(accepted=1)] * 2
+    await stop(task)
+
+
+async def test_snapshots_under_load_and_what_follows_them_bring_back_the_same_store(
+    journal: Stubborn, tmp_path: Path
+) -> None:
+    commits, task = committing(journal, tmp_path, journal_bytes=5_000)
+
+    async def agent(name: str) -> None:
+        for i in range(40):
+            await asyncio.gather(*(commits.submit(SubmitSteps([step(f"{name}.{i}", j)])) for j in range(2)))
+            await commits.submit(CompleteTrajectory(f"{name}.{i}", 2, status="complete" if i % 2 else "failed"))
+
+    await asyncio.gather(*(agent(name) for name in "abcd"))
+    await stop(task)
+    assert journal.since_snapshot < sum(len(b"".join(one)) for one in journal.written), "there was a snapshot"
+    assert journal.recover(rules()).state == commits.store.state
+    ended = [one.trajectory.uid for _, one in read_ended(tmp_path / "trajectories")]
+    assert len(ended) == len(set(ended)) == 80
 
 
 async def test_a_snapshot_that_fails_is_not_tried_at_every_request(journal: Stubborn, tmp_path: Path) -> None:
