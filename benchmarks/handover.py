@@ -3,7 +3,7 @@
     python benchmarks/handover.py [--dir FOLDER] [--rounds 3] [--count 600]
 
 - append: 6 KB at the end of a growing file, `fdatasync`; allocated: into blocks that `posix_fallocate` gave; zeros:
-  over zeros that are on the disk already (what the pool's journal does with small commits).
+  over zeros that are on the disk already; journal: as the pool's journal writes small commits, its zeros included.
 - tcp: an echo of 34 bytes over asyncio's streams; zeromq: a question to the pool's sockets (`wire.sockets`) that is
   answered at once. Each side has a core to itself.
 
@@ -20,9 +20,12 @@ import time
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import fmean
 
 import uvloop
 
+from rlctl.pool.storage.segments import Segments
+from rlctl.wire import frames
 from rlctl.wire.messages import Done, GetStatistics, Reply
 from rlctl.wire.sockets import Answer, Ask
 
@@ -32,8 +35,8 @@ ECHO = (30).to_bytes(4, "little") + bytes(30)
 
 def show(name: str, seconds: list[float]) -> None:
     ordered = sorted(seconds)
-    p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
-    print(json.dumps({"measure": name, "p50_us": round(p50 * 1e6), "p99_us": round(p99 * 1e6)}), flush=True)
+    found = {f"p{percent}": ordered[len(ordered) * percent // 100] for percent in (50, 99)} | {"mean": fmean(seconds)}
+    print(json.dumps({"measure": name} | {f"{key}_us": round(1e6 * one) for key, one in found.items()}), flush=True)
 
 
 def appends(folder: Path, how: str, count: int) -> None:
@@ -54,6 +57,17 @@ def appends(folder: Path, how: str, count: int) -> None:
     os.close(file)
     path.unlink()
     show(how, seconds)
+
+
+def journaled(folder: Path, count: int) -> None:
+    """Records of SIZE bytes through the pool's own writer."""
+    segments, record, seconds = Segments(folder, "journal"), frames.pieces(os.urandom(SIZE)), []
+    for _ in range(count):
+        started = time.perf_counter()
+        segments.append([record], sync=True)
+        seconds.append(time.perf_counter() - started)
+    segments.close()
+    show("journal", seconds)
 
 
 def answering(pipe: Connection) -> None:
@@ -117,6 +131,7 @@ def main() -> None:
         for _ in range(options.rounds):
             for how in ("append", "allocated", "zeros"):
                 appends(Path(folder), how, options.count)
+            journaled(Path(folder), options.count)
     for _ in range(options.rounds):
         uvloop.run(questions(url, port, options.count))
     process.terminate()

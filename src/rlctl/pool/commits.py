@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from rlctl.errors import WireError
-from rlctl.pool.ended import EndedLog, EndedWriter
+from rlctl.pool.ended import RETRY_S, EndedLog, EndedWriter
 from rlctl.pool.state import Refusal
 from rlctl.pool.storage.journal import Durable, record
 from rlctl.pool.storage.segments import StorageError, Unsure
@@ -30,8 +30,6 @@ from rlctl.wire.samples import Ended
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
-RETRY_S = 10.0
-"""After a snapshot could not be written."""
 SMALL = 64 << 10
 """Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
 BATCH_EVENTS = 1024

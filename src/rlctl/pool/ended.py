@@ -22,7 +22,7 @@ encode = msgspec.msgpack.Encoder().encode
 FILES = 16
 """The limit is kept by deleting whole files; this many make up the limit."""
 RETRY_S = 10.0
-"""After the disk refused."""
+"""After the disk refused what can wait: this log, or a snapshot."""
 BACKLOG = 4096
 """Trajectories that may wait to be logged before commits wait for it."""
 
