@@ -23,8 +23,10 @@ FILES = 16
 """The limit is kept by deleting whole files; this many make up the limit."""
 RETRY_S = 10.0
 """After the disk refused what can wait: this log, or a snapshot."""
-BACKLOG = 4096
-"""Trajectories that may wait to be logged before commits wait for it."""
+BACKLOG = 512
+"""Trajectories that may wait to be logged, in memory, before commits wait for it."""
+TOGETHER = 32
+"""Trajectories that are encoded before they are written: what they need is memory that the next ones use again."""
 
 
 class EndedLog:
@@ -41,10 +43,12 @@ class EndedLog:
         self.last_note = _last_number(directory, "feedback", Noted)
 
     def write(self, ended: Sequence[Ended]) -> None:
-        """Append; StorageError when the disk refuses (then nothing is kept, and the same call may be made again)."""
-        new = [one for one in ended if one.number > self.last]
-        if not new or not self.limit_bytes:
-            return
+        """Append; StorageError when the disk refuses (then the same call may be made again: what is kept is skipped)."""
+        new = [one for one in ended if one.number > self.last] if self.limit_bytes else []
+        for at in range(0, len(new), TOGETHER):
+            self._append(new[at : at + TOGETHER])
+
+    def _append(self, new: Sequence[Ended]) -> None:
         self._segments.append([frames.pieces(encode(one)) for one in new], sync=False)
         self.last = new[-1].number
         if self._segments.end - self._file_began > self.limit_bytes // FILES:
