@@ -22,13 +22,15 @@ import msgspec
 
 from rlctl.errors import RlctlError
 from rlctl.pool.state import Refusal, Rules, State
-from rlctl.pool.storage.segments import Segments, StorageError, sync_directory
+from rlctl.pool.storage.segments import Segments, StorageError, sync_directory, write
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record
 
 log = logging.getLogger(__name__)
 TIME = struct.Struct("<d")
+PACE = 4 << 20
+"""Bytes of a snapshot that are forced to disk at a time: no more stands before a commit that comes meanwhile."""
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -128,10 +130,11 @@ class Journal:
         target = self.directory / f"snapshot-{position:016d}"
         temporary = target.with_suffix(".tmp")
         try:
-            with temporary.open("wb") as file:
-                file.write(frames.frame(state))
-                file.flush()
-                os.fsync(file.fileno())
+            with temporary.open("wb", buffering=0) as file:
+                for piece in frames.pieces(state):
+                    for at in range(0, len(piece), PACE):
+                        write(file.fileno(), [memoryview(piece)[at : at + PACE]])
+                        os.fsync(file.fileno())
             temporary.replace(target)
             sync_directory(self.directory)
         except OSError as error:
