@@ -43,7 +43,7 @@ class EndedLog:
         self.last_note = _last_number(directory, "feedback", Noted)
 
     def write(self, ended: Sequence[Ended]) -> None:
-        """Append; StorageError when the disk refuses (then the same call may be made again: what is kept is skipped)."""
+        """Append; StorageError when the disk refuses. The same call may be made again: what is kept is skipped."""
         new = [one for one in ended if one.number > self.last] if self.limit_bytes else []
         for at in range(0, len(new), TOGETHER):
             self._append(new[at : at + TOGETHER])

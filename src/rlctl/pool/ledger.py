@@ -16,7 +16,7 @@ from rlctl.pool import feedback
 from rlctl.pool.ordering import EVICTIONS, ORDERS, Key
 from rlctl.pool.scoring import ScoringQueue
 from rlctl.pool.state import LiveGroup, LiveTrajectory, Refusal, Rules, State
-from rlctl.wire.arrays import count
+from rlctl.wire.arrays import TOKEN_BYTES
 from rlctl.wire.messages import Feedback, Noted
 from rlctl.wire.samples import (
     TRAIN,
@@ -72,7 +72,7 @@ class Ledger:
                 if not group.opened:
                     self._grown[group.channel, group.prompt_uid] = group.number
         for trajectory in state.trajectories.values():
-            self._account(trajectory.steps.values(), 1)
+            self._resident(len(trajectory.steps), sum(_bytes(trajectory.steps.values())))
             if trajectory.complete and trajectory.reward is None:
                 self.unscored.add(trajectory.uid)
 
@@ -88,14 +88,15 @@ class Ledger:
 
     def count_steps(self, steps: Sequence[Step]) -> None:
         """Steps that were added (and may have left again with a trajectory that ended meanwhile)."""
-        self._account(steps, 1)
+        prompts, responses, logprobs = _bytes(steps)
+        self._resident(len(steps), prompts + responses + logprobs)
         self.count("steps", len(steps))
-        self.count("prompt_tokens", sum(count(step.prompt_ids) for step in steps))
-        self.count("response_tokens", sum(count(step.response_ids) for step in steps))
+        self.count("prompt_tokens", prompts // TOKEN_BYTES)
+        self.count("response_tokens", responses // TOKEN_BYTES)
 
-    def _account(self, steps: Collection[Step], sign: int) -> None:
-        self.resident_steps += sign * len(steps)
-        self.resident_bytes += sign * sum(len(s.prompt_ids) + len(s.response_ids) + len(s.logprobs) for s in steps)
+    def _resident(self, steps: int, size: int) -> None:
+        self.resident_steps += steps
+        self.resident_bytes += size
 
     # ------------------------------------------------------------ beginnings
 
@@ -133,11 +134,12 @@ class Ledger:
 
     def check_repeats(self, steps: Iterable[Step]) -> None:
         """Refusal for a Step under an index that holds another one: it is no repeat, and dropping it would lose it."""
-        met: dict[tuple[str, int], Step] = {}
+        trajectories, met = self.state.trajectories, dict[tuple[str, int], Step]()
         for step in steps:
-            live = self.state.trajectories.get(step.trajectory_uid)
+            live = trajectories.get(step.trajectory_uid)
             known = live.steps.get(step.step_index) if live else None
-            if met.setdefault((step.trajectory_uid, step.step_index), known or step) != step:
+            first = known or met.setdefault((step.trajectory_uid, step.step_index), step)
+            if first is not step and first != step:
                 place = f"step {step.step_index} of trajectory {step.trajectory_uid}"
                 raise Refusal(f"{place} is here already, with other content; {TWO_GATEWAYS}")
 
@@ -248,7 +250,7 @@ class Ledger:
         self.unscored.discard(trajectory.uid)
         if not group.members.pop(trajectory.uid):
             group.unsettled -= 1
-        self._account(trajectory.steps.values(), -1)
+        self._resident(-len(trajectory.steps), -sum(_bytes(trajectory.steps.values())))
         self.count(f"{group.channel}.{outcome}")
         state.tombstones[trajectory.uid] = outcome
         self._oldest_tombstones.append(trajectory.uid)
@@ -306,6 +308,15 @@ class Ledger:
     @property
     def next_timer(self) -> float | None:
         return self._timers[0][0] if self._timers else None
+
+
+def _bytes(steps: Collection[Step]) -> tuple[int, int, int]:
+    """Of prompts, responses and log-probabilities."""
+    return (
+        sum([len(step.prompt_ids) for step in steps]),
+        sum([len(step.response_ids) for step in steps]),
+        sum([len(step.logprobs) for step in steps]),
+    )
 
 
 def _failed(view: Trajectory, error: str) -> Trajectory:

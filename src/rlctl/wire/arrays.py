@@ -6,6 +6,8 @@ import numpy as np
 
 INT = np.dtype("<i4")
 FLOAT = np.dtype("<f4")
+TOKEN_BYTES = 4
+"""Of one id, and of one log-probability."""
 
 
 def pack_ids(ids: Iterable[int] | np.ndarray) -> bytes:
@@ -30,7 +32,7 @@ def unpack_floats(data: bytes) -> np.ndarray:
 
 def count(data: bytes) -> int:
     """Number of tokens in a packed array."""
-    return len(data) // 4
+    return len(data) // TOKEN_BYTES
 
 
 def expand_versions(runs: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -5,11 +5,11 @@ from the front. Written by the pool (its journal, and the ended trajectories in 
 """
 
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+from zlib_ng.zlib_ng import crc32
 
 from rlctl.wire.messages import Noted
 from rlctl.wire.samples import Ended
@@ -25,7 +25,7 @@ def pieces(*payload: Buffer) -> Record:
     length = checksum = 0
     for piece in payload:
         length += len(piece)
-        checksum = zlib.crc32(piece, checksum)
+        checksum = crc32(piece, checksum)
     return (HEADER.pack(length, checksum), *payload)
 
 
@@ -52,7 +52,7 @@ def read(file: Path, start: int = 0) -> Iterator[tuple[int, bytes]]:
         while len(header := source.read(HEADER.size)) == HEADER.size:
             length, checksum = HEADER.unpack(header)
             payload = source.read(length)
-            if not length or len(payload) < length or zlib.crc32(payload) != checksum:
+            if not length or len(payload) < length or crc32(payload) != checksum:
                 return  # zeros are what a file system leaves behind: no record is empty
             position += HEADER.size + length
             yield position, payload
@@ -65,7 +65,7 @@ def unpack(data: bytes) -> Iterator[bytes]:
         length, checksum = HEADER.unpack_from(data, position)
         position += HEADER.size + length
         payload = data[position - length : position]
-        if not length or len(payload) < length or zlib.crc32(payload) != checksum:
+        if not length or len(payload) < length or crc32(payload) != checksum:
             return
         yield payload
 

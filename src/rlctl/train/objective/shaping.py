@@ -14,11 +14,10 @@ from rlctl.train.data.samples import BadSteps, TrainSample, build
 from rlctl.train.objective.advantages import ADVANTAGES, group_advantages, has_signal, remax, step_groups
 from rlctl.train.objective.assign import with_rewards
 from rlctl.train.objective.credit import discounted, place_rewards
+from rlctl.wire.arrays import count
 from rlctl.wire.samples import Group, Trajectory
 
 log = logging.getLogger(__name__)
-TOKEN_BYTES = 4
-"""Of one id in a Step."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def shaped_reward(trajectory: Trajectory, algo: Algo, max_response: int) -> floa
     if algo.binary_reward is not None:
         reward = float(reward >= algo.binary_reward)
     if algo.overlong_buffer or algo.length_penalty:
-        lengths = [len(step.response_ids) // TOKEN_BYTES for step in trajectory.steps]
+        lengths = [count(step.response_ids) for step in trajectory.steps]
         if algo.overlong_buffer:
             over = max(lengths) - (max_response - algo.overlong_buffer)
             reward -= min(max(over / algo.overlong_buffer, 0.0), 1.0)
