@@ -10,6 +10,7 @@ being written the one before is applied. A snapshot is taken when nothing that i
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -34,6 +35,8 @@ SMALL = 64 << 10
 """Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
 BATCH_EVENTS = 1024
 """Events of one commit."""
+AT_HAND = 2
+"""Batches that the writer has: the one it writes, and the one it takes next, without asking the loop."""
 encode_state = msgspec.msgpack.Encoder().encode
 
 
@@ -51,6 +54,7 @@ class Batch(NamedTuple):
 
     events: list[Pending]
     now: float
+    refused: StorageError | None
 
 
 class Commits:
@@ -76,8 +80,11 @@ class Commits:
         self._changed = changed
         self._clock = clock
         self._ended_too = ended_too
-        self._pending: list[Pending] = []
+        self._pending: deque[Pending] = deque()
+        """The loop appends, the writer takes."""
         self._more = asyncio.Event()
+        """Something is pending, or has been written."""
+        self._writing: deque[asyncio.Future[Batch]] = deque()
         self._writer = ThreadPoolExecutor(1, "journal")
         self._snapshots = ThreadPoolExecutor(1, "snapshot")
         self._snapshot: asyncio.Future[None] | None = None
@@ -98,65 +105,72 @@ class Commits:
 
     async def run(self) -> None:
         """Commit until cancelled."""
-        landed: Batch | None = None
         try:
             while True:
                 await self.ended.keep_up()
-                if landed is None and self._snapshot_due:
+                self._more.clear()
+                if not self._writing and self._snapshot_due:
                     await self._begin_snapshot()
-                if landed is None and not self._pending:
-                    await self._wait()
-                if landed is None and not self._pending:
-                    self.store.advance(self._clock())
-                    self._after()
-                else:
-                    landed = await self._commit(landed)
+                self._write_on()
+                if self._writing and self._writing[0].done():
+                    self._land(self._writing.popleft().result())
+                elif self._writing:
+                    await self._more.wait()
+                elif not self._pending:
+                    await self._idle()
         finally:
             self._journal.interrupt()
             self._writer.shutdown()
             self.ended.close()
             self._snapshots.shutdown()
 
-    async def _wait(self) -> None:
-        self._more.clear()
+    async def _idle(self) -> None:
+        """Wait for an event, or let time pass."""
         tick = asyncio.get_running_loop().call_later(TICK_S, self._more.set)
         try:
             await self._more.wait()
         finally:
             tick.cancel()
+        if not self._pending:
+            self.store.advance(self._clock())
+            self._after()
 
-    async def _commit(self, landed: Batch | None) -> Batch | None:
-        """Write what is pending and meanwhile apply what `landed` before; returns what has landed now."""
-        events: list[Pending] = []
-        if not self._snapshot_due:
-            events, self._pending = self._pending[:BATCH_EVENTS], self._pending[BATCH_EVENTS:]
-        batch = Batch(events, self._clock())
-        alone = self._journal.quick and len(events) == 1 and len(events[0].received) <= SMALL
-        writing = None
-        if events and not alone:
-            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write, batch)
-        if landed:
-            self._apply(landed)
+    def _write_on(self) -> None:
+        """Let the writer have its next batch at hand while it writes one; before a snapshot, let it come to rest."""
+        if not self._pending or self._snapshot_due:
+            return
+        lone = len(self._pending) == 1 and len(self._pending[0].received) <= SMALL
+        if lone and self._journal.quick and not self._writing:
+            self._land(self._write())
+        elif len(self._writing) < AT_HAND:
+            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write)
+            writing.add_done_callback(lambda _: self._more.set())
+            self._writing.append(writing)
+
+    def _write(self) -> Batch:
+        """Write what is pending by now."""
+        events = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_EVENTS))]
+        now, refused = self._clock(), None
         try:
-            if alone:
-                self._write(batch)
-            elif writing:
-                await writing
+            with self.phases("write"):
+                if events:  # the batch before may have taken all
+                    self._journal.append([record(event, now, received) for event, received, _ in events])
         except StorageError as error:
-            self._refuse(batch, error)
-            return None
-        self.commits += bool(events)
-        return batch if events else None
+            refused = error
+        return Batch(events, now, refused)
 
-    def _write(self, batch: Batch) -> None:
-        with self.phases("write"):
-            self._journal.append([record(event, batch.now, received) for event, received, _ in batch.events])
+    def _land(self, batch: Batch) -> None:
+        if batch.refused:
+            self._refuse(batch.events, batch.refused)
+        else:
+            self.commits += bool(batch.events)
+            self._apply(batch)
 
-    def _refuse(self, batch: Batch, error: StorageError) -> None:
+    def _refuse(self, events: Sequence[Pending], error: StorageError) -> None:
         self._full = not isinstance(error, Unsure)
-        log.error("%s: %d requests refused", error, len(batch.events))
+        log.error("%s: %d requests refused", error, len(events))
         what = "the pool acknowledges nothing" if isinstance(error, Unsure) else "the pool stored nothing"
-        for one in batch.events:
+        for one in events:
             if not one.future.done():
                 one.future.set_exception(WireError(f"{what}: {error}"))
 
