@@ -31,6 +31,7 @@ import torch
 import uvloop
 
 from rlctl.config import Config, load
+from rlctl.telemetry.memory import keep_freed_memory
 from rlctl.telemetry.metrics import read as read_metrics
 from rlctl.train.data.batches import minibatches
 from rlctl.train.learning.learner import plan_for
@@ -304,6 +305,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write everything as one JSON file, too")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as the trainer does
     found: list[Row] = []
     for name in args.shapes.split(","):
         prompt, response = map(int, name.split("+"))

@@ -30,6 +30,13 @@ def unpack_floats(data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=FLOAT)
 
 
+def filled(tokens: int, value: float) -> np.ndarray:
+    """float32 `[T]` of one value; `np.full` takes three times as long where T is small."""
+    array = np.empty(tokens, FLOAT)
+    array.fill(value)
+    return array
+
+
 def count(data: bytes) -> int:
     """Number of tokens in a packed array."""
     return len(data) // TOKEN_BYTES

@@ -103,17 +103,18 @@ def grid(
     of rows; "auto": where they cost less.
     """
     weights, divisor = aggregate(samples, aggregation, length)
-    trained = _Trained(samples, weights)
     chunks, cost = _chunks_of_rows(samples, ranks, micro_tokens, row_tokens)
     forests = cut([sample.token_ids for sample in samples], micro_tokens, ranks) if tree else None
     if forests and (
         tree is True or forests.tokens + CALL_TOKENS * len(samples) + PASS_TOKENS * len(forests.runs) < cost
     ):
         groups = _multiple([forests.order[a:b] for a, b in forests.runs], ranks)
+        trained = _Trained(samples, weights, [i for group in groups for i in group])
         micros = [trained.forest(group) for group in groups if group]
         micros += [_filler(samples[0], forest=True) for group in groups if not group]
         micros.sort(key=lambda micro: -micro.area)
     else:
+        trained = _Trained(samples, weights, [i for chunk in chunks for row in chunk for i in row])
         micros = [trained.rows(chunk) for chunk in chunks if chunk]
         micros += [_filler(samples[0]) for chunk in chunks if not chunk]
     dealt: list[list[MicroBatch]] = [[] for _ in range(ranks)]
@@ -148,13 +149,13 @@ def cuts(widths: Sequence[int], budget: int) -> list[tuple[int, int]]:
     n = len(widths)
     best, cut = [0.0] * (n + 1), [0] * (n + 1)
     for a in range(n - 1, -1, -1):
-        best[a] = float("inf")
-        for b in range(a + 1, n + 1):
-            area = widths[a] * (b - a)
-            if area > budget and b > a + 1:
-                break
-            if (cost := area + PASS_TOKENS + best[b]) < best[a]:
+        width = area = widths[a]
+        best[a], cut[a] = area + best[a + 1], a + 1
+        for b in range(a + 2, min(n, a + budget // max(1, width)) + 1):
+            area += width
+            if (cost := area + best[b]) < best[a]:
                 best[a], cut[a] = cost, b
+        best[a] += PASS_TOKENS
     runs, a = [], 0
     while a < n:
         runs.append((a, cut[a]))
@@ -192,34 +193,42 @@ def _multiple(chunks: list[list[int]], ranks: int) -> list[list[int]]:
 
 
 class _Trained:
-    """The trained tokens of all samples, one array per column, from which micro-batches take theirs."""
+    """The trained tokens of all samples, one array per column, in an order in which micro-batches take runs of them."""
 
-    def __init__(self, samples: Sequence[TrainSample], weights: np.ndarray) -> None:
+    def __init__(self, samples: Sequence[TrainSample], weights: np.ndarray, order: Sequence[int]) -> None:
+        """`order`: the sample numbers of one micro-batch, those of the next, ..."""
         self.samples = samples
-        self.counts = np.array([sample.trainable for sample in samples])
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.names = set.intersection(*(set(sample.columns) for sample in samples))
-        self.places = np.concatenate([sample.places for sample in samples])
-        calls = [call for sample in samples for call in sample.calls]
+        self.lengths = [len(sample.token_ids) for sample in samples]
+        self.counts = np.array([len(sample.places) for sample in samples])
+        taken = self.counts[order]
+        begins = np.cumsum(taken) - taken
+        self.begins = np.empty_like(self.counts)
+        self.begins[order] = begins
+        given = np.cumsum(self.counts) - self.counts
+        self.index = np.repeat(given[order] - begins, taken) + np.arange(int(taken.sum()))
+        ordered = [samples[i] for i in order]
+        names = set.intersection(*(set(sample.columns) for sample in samples))
+        calls = [call for sample in ordered for call in sample.calls]
+        self.places = np.concatenate([sample.places for sample in ordered])
         self.arrays: dict[str, np.ndarray] = {
-            "targets": np.concatenate([s.token_ids[s.places] for s in samples]).astype(np.int64),
-            "behaviour": np.concatenate([s.logprobs for s in samples]),
-            "advantages": np.concatenate([s.advantages for s in samples]),
+            "targets": np.concatenate([s.token_ids[s.places] for s in ordered], dtype=np.int64),
+            "behaviour": np.concatenate([s.logprobs for s in ordered]),
+            "advantages": np.concatenate([s.advantages for s in ordered]),
             "temperatures": np.repeat(np.array([c.temperature for c in calls], np.float32), [c.tokens for c in calls]),
-            "weights": weights,
+            "weights": weights[self.index],
         }
-        self.columns = {name: np.concatenate([s.columns[name] for s in samples]) for name in self.names}
+        self.columns = {name: np.concatenate([s.columns[name] for s in ordered]) for name in names}
 
     def rows(self, rows: Sequence[Sequence[int]]) -> MicroBatch:
         """Rows of sample numbers, padded on the right."""
-        width = max(sum(len(self.samples[i]) for i in row) for row in rows)
+        width = max([sum([self.lengths[i] for i in row]) for row in rows])
         ids, positions = np.zeros((len(rows), width), np.int64), np.empty((len(rows), width), np.int64)
         positions[:] = np.arange(width)
         offsets = []
         for r, row in enumerate(rows):
             at = 0
             for i in row:
-                end = at + len(self.samples[i])
+                end = at + self.lengths[i]
                 ids[r, at:end] = self.samples[i].token_ids
                 if at:
                     positions[r, at:] -= positions[r, at]
@@ -227,46 +236,37 @@ class _Trained:
                 at = end
             if len(row) > 1:
                 positions[r, at:] = np.arange(width - at)
-        order = np.array([i for row in rows for i in row])
-        index = self._index(order)
-        sources = self.places[index] + np.repeat(offsets, self.counts[order]) - 1
-        return self._taken(order, index, ids, positions, sources, packed=any(len(row) > 1 for row in rows))
+        numbers = [i for row in rows for i in row]
+        sources = self.places[self._run(numbers)] + np.repeat(offsets, self.counts[numbers]) - 1
+        return self._taken(numbers, ids, positions, sources, packed=any(len(row) > 1 for row in rows))
 
     def forest(self, numbers: Sequence[int]) -> MicroBatch:
         """One row in which common prefixes stand once."""
         made = grow([self.samples[i].token_ids for i in numbers])
-        order = np.array(numbers)
         sources = np.concatenate(
             [path[self.samples[i].places - 1] for i, path in zip(numbers, made.places, strict=True)]
         )
         ids, positions = made.token_ids[None], made.position_ids[None]
-        return self._taken(
-            order, self._index(order), ids, positions, sources, packed=len(numbers) > 1, nodes=made.nodes
-        )
+        return self._taken(numbers, ids, positions, sources, packed=len(numbers) > 1, nodes=made.nodes)
 
-    def _index(self, order: np.ndarray) -> np.ndarray:
-        """int64 `[N]`: where the trained tokens of the samples `order` lie in the arrays."""
-        counts = self.counts[order]
-        shifts = self.starts[order] - (np.cumsum(counts) - counts)
-        return np.repeat(shifts, counts) + np.arange(int(counts.sum()))
+    def _run(self, numbers: Sequence[int]) -> slice:
+        """Where the trained tokens of one micro-batch lie in the arrays."""
+        begin = int(self.begins[numbers[0]])
+        return slice(begin, begin + int(self.counts[numbers].sum()))
 
     def _taken(
-        self,
-        order: np.ndarray,
-        index: np.ndarray,
-        ids: np.ndarray,
-        positions: np.ndarray,
-        sources: np.ndarray,
-        **layout: Any,
+        self, numbers: Sequence[int], ids: np.ndarray, positions: np.ndarray, sources: np.ndarray, **layout: Any
     ) -> MicroBatch:
+        run = self._run(numbers)
+        shares: dict[str, Any] = {name: values[run] for name, values in self.arrays.items()}
         return MicroBatch(
             ids,
             positions,
             sources,
-            **{name: values[index] for name, values in self.arrays.items()},
-            sequences=np.repeat(np.arange(len(order)), self.counts[order]),
-            index=index,
-            columns={name: values[index] for name, values in self.columns.items()},
+            **shares,
+            sequences=np.repeat(np.arange(len(numbers)), self.counts[numbers]),
+            index=self.index[run],
+            columns={name: values[run] for name, values in self.columns.items()},
             **layout,
         )
 
@@ -282,6 +282,6 @@ def _filler(sample: TrainSample, forest: bool = False) -> MicroBatch:
         calls=[replace(next(call for call in sample.calls if call.tokens), tokens=1)],
         columns={name: values[:1] for name, values in sample.columns.items()},
     )
-    trained = _Trained([short], np.zeros(1, np.float32))
+    trained = _Trained([short], np.zeros(1, np.float32), [0])
     made = trained.forest([0]) if forest else trained.rows([[0]])
     return dataclasses.replace(made, index=np.full(1, -1))

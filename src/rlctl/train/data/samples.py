@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from rlctl.wire.arrays import count, expand_versions, unpack_floats, unpack_ids
+from rlctl.wire.arrays import TOKEN_BYTES, count, expand_versions, filled, unpack_floats, unpack_ids
 from rlctl.wire.samples import Step
 
 NO_VERSION = -1
@@ -97,7 +97,7 @@ def build(uid: str, steps: Sequence[Step], advantage: float = 0.0) -> list[Train
     for step in steps:
         _check(uid, step)
     _check_finite(uid, steps)
-    total = sum(map(_sampled, steps))
+    total = sum([len(step.response_ids) for step in steps]) // TOKEN_BYTES
     chains = _chains(uid, by_index)
     return [_join(uid, [(by_index[i], owned) for i, owned in chain], advantage, total) for chain in chains]
 
@@ -122,14 +122,10 @@ def _chains(uid: str, steps: dict[int, Step]) -> list[list[tuple[int, bool]]]:
     return chains
 
 
-def _sampled(step: Step) -> int:
-    return count(step.response_ids)
-
-
 def _check(uid: str, step: Step) -> None:
-    sampled, known = _sampled(step), count(step.logprobs)
     versioned = sum([number for _, number in step.versions])
-    if not sampled == known == versioned:
+    if not len(step.response_ids) == len(step.logprobs) == TOKEN_BYTES * versioned:
+        sampled, known = count(step.response_ids), count(step.logprobs)
         raise _bad(uid, step, f"{sampled} response tokens, {known} log-probabilities, {versioned} versions")
     if step.images:
         text = (
@@ -139,7 +135,7 @@ def _check(uid: str, step: Step) -> None:
         raise _bad(uid, step, text)
     if step.parent == -1 and not step.prompt_ids:
         raise _bad(uid, step, "empty prompt")
-    if sampled and not step.temperature > 0:
+    if versioned and not step.temperature > 0:
         raise _bad(uid, step, f"temperature {step.temperature:g}; only sampled tokens can be trained on")
 
 
@@ -159,7 +155,7 @@ def _join(uid: str, chain: Sequence[tuple[Step, bool]], advantage: float, total:
     logprobs, places, calls, at = [], [], [], 0
     for step, owned in chain:
         parts += (step.prompt_ids, step.response_ids)
-        tokens = _sampled(step)
+        tokens = count(step.response_ids)
         at += count(step.prompt_ids) + tokens
         if owned:
             places.append(np.arange(at - tokens, at))
@@ -171,7 +167,7 @@ def _join(uid: str, chain: Sequence[tuple[Step, bool]], advantage: float, total:
         token_ids=unpack_ids(b"".join(parts)),
         places=where,
         logprobs=unpack_floats(b"".join(logprobs)),
-        advantages=np.full(len(where), advantage, np.float32),
+        advantages=filled(len(where), advantage),
         calls=calls,
         siblings_tokens=total,
     )

@@ -14,7 +14,7 @@ from rlctl.train.data.samples import BadSteps, TrainSample, build
 from rlctl.train.objective.advantages import ADVANTAGES, group_advantages, has_signal, remax, step_groups
 from rlctl.train.objective.assign import with_rewards
 from rlctl.train.objective.credit import discounted, place_rewards
-from rlctl.wire.arrays import count
+from rlctl.wire.arrays import count, filled
 from rlctl.wire.samples import Group, Trajectory
 
 log = logging.getLogger(__name__)
@@ -239,5 +239,5 @@ def _marked(sample: TrainSample, advantage: np.ndarray, group: Group, trajectory
         order = sorted(step.step_index for step in trajectory.steps)
         spread = advantage[np.searchsorted(order, sample.turns)].astype(np.float32)
     else:
-        spread = np.full(sample.trainable, advantage[0], np.float32)
+        spread = filled(sample.trainable, advantage[0])
     return structs.replace(sample, advantages=spread, group=group.prompt_uid, env=trajectory.env or group.env)
