@@ -4,7 +4,8 @@
                                               the disk refuses: every event of the batch is answered with the error
 
 So the state in memory is never ahead of the disk (or of Redis), and what was answered is on it. While one batch is
-being written the one before is applied. A snapshot is taken when nothing that is written waits to be applied.
+being written the one before is applied; what arrives meanwhile is the next one, which the writer takes without waiting
+for the loop. A snapshot is taken when nothing that is written waits to be applied.
 """
 
 import asyncio
