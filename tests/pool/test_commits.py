@@ -113,6 +113,24 @@ async def test_a_commit_is_answered_while_the_next_one_is_written(journal: Stubb
     await stop(task)
 
 
+async def test_the_writer_takes_what_arrived_during_a_write_without_the_loop(journal: Stubborn, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path)
+    gate = threading.Event()
+    journal.gates = [gate]
+    first = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (0, 1)))
+    await asyncio.sleep(0.05)
+    second = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (2, 3)))
+    await asyncio.sleep(0.05)
+    gate.set()
+    for _ in range(500):  # the loop stands still meanwhile
+        if len(journal.written) == 4:
+            break
+        threading.Event().wait(0.01)
+    assert len(journal.written) == 4 and not first.done()
+    assert await asyncio.wait_for(asyncio.gather(first, second), 5) == [[Done(accepted=1)] * 2] * 2
+    await stop(task)
+
+
 async def test_snapshots_under_load_and_what_follows_them_bring_back_the_same_store(
     journal: Stubborn, tmp_path: Path
 ) -> None:

@@ -140,13 +140,18 @@ class Commits:
         """Let the writer have its next batch at hand while it writes one; before a snapshot, let it come to rest."""
         if not self._pending or self._snapshot_due:
             return
-        lone = len(self._pending) == 1 and len(self._pending[0].received) <= SMALL
-        if lone and self._journal.quick and not self._writing:
+        if self._lone:
             self._land(self._write())
         elif len(self._writing) < AT_HAND:
             writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write)
             writing.add_done_callback(lambda _: self._more.set())
             self._writing.append(writing)
+
+    @property
+    def _lone(self) -> bool:
+        """One small event, a local disk and an idle writer."""
+        idle = self._journal.quick and not self._writing
+        return idle and len(self._pending) == 1 and len(self._pending[0].received) <= SMALL
 
     def _write(self) -> Batch:
         """Write what is pending by now."""
