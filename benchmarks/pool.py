@@ -45,6 +45,8 @@ TURNS, MEMBERS, GROUPS = 8, 4, 4
 """Steps of a trajectory, trajectories of a group, groups of a fetched batch."""
 ROWS = TURNS * MEMBERS * GROUPS
 SINGLE, SLOW, BATCH = "submit, single", "submit, single, one at a time", "submit, batches of 64"
+FULL = "submit, batches of 64, 16 in flight"
+"""`SINGLE` has 64 in flight, `BATCH` 4."""
 FETCH = "fetch to tensors"
 GOAL = 10.0
 """Times the reference's rates."""
@@ -229,6 +231,10 @@ async def measure(prompt: int, response: int, count: int, through: int, args: ar
                 await pool.complete(part)
             await pool.fetch(many)
             await pool.fetch(2 * few + ROWS, "the rest")
+            more = steps_of(many, prompt, response, "more")
+            await pool.submit(more, 64, 16, FULL)
+            await pool.complete(more)
+            await pool.fetch(many, "the last")
             await passing(pool, many, prompt, response, through)
         finally:
             pool.stop()
@@ -281,7 +287,7 @@ def compare(shape_: str, ours: Sequence[Row], theirs: Sequence[Row]) -> list[Row
             "times": round(mine[name]["rate"] / other[name]["rate"], 2),
             "goal": GOAL,
         }
-        for name in (SLOW, SINGLE, BATCH, FETCH)
+        for name in (SLOW, SINGLE, BATCH, FULL, FETCH)
         if name in other
     ]
     memory = {"shape": shape_, "measure": "bytes per resident token", "goal": BYTES_GOAL}

@@ -99,6 +99,7 @@ def main(prompt: int, response: int, count: int) -> None:
         if len(got.batch["input_ids"]) != rows:
             raise RuntimeError(f"{len(got.batch['input_ids'])} rows instead of {rows}")
     report("fetch to tensors", batches * rows, began, cpu)
+    submit(pool, list(steps_of(many, prompt, response, "more")), 64, 16, "submit, batches of 64, 16 in flight")
     ray.shutdown()
 
 
