@@ -34,8 +34,8 @@ TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
 SMALL = 64 << 10
 """Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
-BATCH_EVENTS = 1024
-"""Events of one commit."""
+BATCH_EVENTS, BATCH_BYTES = 1024, 2 << 20
+"""Of one commit, which begins no event beyond these: longer writes are no faster, and hold up those that follow."""
 AT_HAND = 2
 """Batches that the writer has: the one it writes, and the one it takes next, without asking the loop."""
 encode_state = msgspec.msgpack.Encoder().encode
@@ -83,6 +83,8 @@ class Commits:
         self._ended_too = ended_too
         self._pending: deque[Pending] = deque()
         """The loop appends, the writer takes."""
+        self._large = False
+        """A large event came after the writer was last called."""
         self._more = asyncio.Event()
         """Something is pending, or has been written."""
         self._writing: deque[asyncio.Future[Batch]] = deque()
@@ -101,6 +103,7 @@ class Commits:
         """
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._pending.append(Pending(event, received, future))
+        self._large |= len(received) > SMALL
         self._more.set()
         return future
 
@@ -137,12 +140,16 @@ class Commits:
             self._after()
 
     def _write_on(self) -> None:
-        """Let the writer have its next batch at hand while it writes one; before a snapshot, let it come to rest."""
+        """Call the writer; before a snapshot, let it come to rest.
+
+        Large events are at its hand while it still writes; small ones rather gather to one write.
+        """
         if not self._pending or self._snapshot_due:
             return
         if self._lone:
             self._land(self._write())
-        elif len(self._writing) < AT_HAND:
+        elif not self._writing or (self._large and len(self._writing) < AT_HAND):
+            self._large = False
             writing = asyncio.get_running_loop().run_in_executor(self._writer, self._write)
             writing.add_done_callback(lambda _: self._more.set())
             self._writing.append(writing)
@@ -155,7 +162,10 @@ class Commits:
 
     def _write(self) -> Batch:
         """Write what is pending by now."""
-        events = [self._pending.popleft() for _ in range(min(len(self._pending), BATCH_EVENTS))]
+        events, size = list[Pending](), 0
+        while self._pending and len(events) < BATCH_EVENTS and size < BATCH_BYTES:
+            events.append(self._pending.popleft())
+            size += len(events[-1].received)
         now, refused = self._clock(), None
         try:
             with self.phases("write"):
