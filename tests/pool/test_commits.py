@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from rlctl.errors import WireError
@@ -18,6 +19,8 @@ from rlctl.pool.storage.segments import StorageError
 from rlctl.wire.frames import Record, read_ended
 from rlctl.wire.messages import CompleteTrajectory, Done, SubmitSteps
 from tests.pool.make import rules, step
+
+encode = msgspec.msgpack.Encoder().encode
 
 
 class Stubborn:
@@ -113,21 +116,35 @@ async def test_a_commit_is_answered_while_the_next_one_is_written(journal: Stubb
     await stop(task)
 
 
-async def test_the_writer_takes_what_arrived_during_a_write_without_the_loop(journal: Stubborn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [True, False])
+async def test_large_events_that_arrive_during_a_write_are_written_next_without_the_loop_and_small_ones_gather(
+    large: bool, journal: Stubborn, tmp_path: Path
+) -> None:
     commits, task = committing(journal, tmp_path)
     gate = threading.Event()
     journal.gates = [gate]
-    first = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (0, 1)))
+    requests = [SubmitSteps([step("t", i, tokens=20_000 if large else 3)]) for i in range(4)]
+    futures = [commits.submit(one, encode(one)) for one in requests[:2]]
     await asyncio.sleep(0.05)
-    second = asyncio.gather(*(commits.submit(SubmitSteps([step("t", i)])) for i in (2, 3)))
+    futures += [commits.submit(one, encode(one)) for one in requests[2:]]
     await asyncio.sleep(0.05)
     gate.set()
-    for _ in range(500):  # the loop stands still meanwhile
+    for _ in range(200 if large else 20):  # the loop stands still meanwhile
         if len(journal.written) == 4:
             break
         threading.Event().wait(0.01)
-    assert len(journal.written) == 4 and not first.done()
-    assert await asyncio.wait_for(asyncio.gather(first, second), 5) == [[Done(accepted=1)] * 2] * 2
+    written = len(journal.written)
+    assert await asyncio.wait_for(asyncio.gather(*futures), 5) == [Done(accepted=1)] * 4
+    assert (written, commits.commits) == (4 if large else 2, 2)
+    await stop(task)
+
+
+async def test_a_commit_ends_at_its_bytes_and_the_rest_follows(journal: Stubborn, tmp_path: Path) -> None:
+    commits, task = committing(journal, tmp_path)
+    requests = [SubmitSteps([step("t", i, tokens=100_000)]) for i in range(6)]  # 0.8 MB each
+    replies = await asyncio.gather(*(commits.submit(one, encode(one)) for one in requests))
+    assert replies == [Done(accepted=1)] * 6
+    assert commits.commits == 2
     await stop(task)
 
 
