@@ -84,6 +84,19 @@ def test_a_snapshot_at_any_moment_changes_nothing_and_frees_the_space_before_it(
     assert open_journal().recover(rules()).state == store.state
 
 
+def test_a_snapshot_that_goes_to_disk_in_parts_is_the_whole_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlctl.pool.storage.journal.PACE", 100)
+    journal = Journal(tmp_path)
+    store = journal.recover(rules())
+    play(store, journal, STORY)
+    assert len(encode_state(store.state)) > 300
+    journal.snapshot(encode_state(store.state), journal.cut())
+    journal.close()
+    assert Journal(tmp_path).recover(rules()).state == store.state
+
+
 def test_a_torn_tail_is_cut_at_every_length_with_a_warning_that_counts_the_bytes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -131,10 +131,11 @@ class Journal:
         temporary = target.with_suffix(".tmp")
         try:
             with temporary.open("wb", buffering=0) as file:
-                for piece in frames.pieces(state):
-                    for at in range(0, len(piece), PACE):
-                        write(file.fileno(), [memoryview(piece)[at : at + PACE]])
-                        os.fsync(file.fileno())
+                head, body = frames.pieces(state)
+                write(file.fileno(), [head])
+                for at in range(0, len(body), PACE):
+                    write(file.fileno(), [memoryview(body)[at : at + PACE]])
+                    os.fsync(file.fileno())
             temporary.replace(target)
             sync_directory(self.directory)
         except OSError as error:
