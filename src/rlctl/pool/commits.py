@@ -4,8 +4,8 @@
                                               the disk refuses: every event of the batch is answered with the error
 
 So the state in memory is never ahead of the disk (or of Redis), and what was answered is on it. While one batch is
-being written the one before is applied; what arrives meanwhile is the next one, which the writer takes without waiting
-for the loop. A snapshot is taken when nothing that is written waits to be applied.
+being written the one before is applied; where large events arrive meanwhile the writer takes them next, without
+waiting for the loop. A snapshot is taken when nothing that is written waits to be applied.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 TICK_S = 0.25
 """Deadlines and leases are looked at this often when nothing else happens."""
 SMALL = 64 << 10
-"""Bytes of a lone event up to which waiting for the disk is shorter than handing it to another thread and back."""
+"""Bytes of an event up to which waiting for the disk is shorter than handing it to another thread and back."""
 BATCH_EVENTS, BATCH_BYTES = 1024, 2 << 20
 """Of one commit, which begins no event beyond these: longer writes are no faster, and hold up those that follow."""
 AT_HAND = 2

@@ -26,7 +26,7 @@ RETRY_S = 10.0
 BACKLOG = 512
 """Trajectories that may wait to be logged, in memory, before commits wait for it."""
 TOGETHER = 32
-"""Trajectories that are encoded before they are written: what they need is memory that the next ones use again."""
+"""Trajectories that are encoded, in memory a second time, before they are written."""
 
 
 class EndedLog:

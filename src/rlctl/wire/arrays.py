@@ -31,7 +31,7 @@ def unpack_floats(data: bytes) -> np.ndarray:
 
 
 def filled(tokens: int, value: float) -> np.ndarray:
-    """float32 `[T]` of one value; `np.full` takes three times as long where T is small."""
+    """float32 `[T]` of one value; `np.full` takes twice as long where T is small."""
     array = np.empty(tokens, FLOAT)
     array.fill(value)
     return array

@@ -30,7 +30,7 @@ from rlctl.wire.frames import Buffer, Record
 log = logging.getLogger(__name__)
 TIME = struct.Struct("<d")
 PACE = 4 << 20
-"""Bytes of a snapshot that are forced to disk at a time: no more stands before a commit that comes meanwhile."""
+"""Bytes of a snapshot that are forced to disk at a time: a commit that comes meanwhile need not wait for all of it."""
 encode = msgspec.msgpack.Encoder().encode
 
 

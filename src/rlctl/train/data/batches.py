@@ -237,8 +237,9 @@ class _Trained:
             if len(row) > 1:
                 positions[r, at:] = np.arange(width - at)
         numbers = [i for row in rows for i in row]
-        sources = self.places[self._run(numbers)] + np.repeat(offsets, self.counts[numbers]) - 1
-        return self._taken(numbers, ids, positions, sources, packed=any(len(row) > 1 for row in rows))
+        run = self._run(numbers)
+        sources = self.places[run] + np.repeat(offsets, self.counts[numbers]) - 1
+        return self._taken(run, numbers, ids, positions, sources, packed=any(len(row) > 1 for row in rows))
 
     def forest(self, numbers: Sequence[int]) -> MicroBatch:
         """One row in which common prefixes stand once."""
@@ -247,7 +248,8 @@ class _Trained:
             [path[self.samples[i].places - 1] for i, path in zip(numbers, made.places, strict=True)]
         )
         ids, positions = made.token_ids[None], made.position_ids[None]
-        return self._taken(numbers, ids, positions, sources, packed=len(numbers) > 1, nodes=made.nodes)
+        packed = len(numbers) > 1
+        return self._taken(self._run(numbers), numbers, ids, positions, sources, packed=packed, nodes=made.nodes)
 
     def _run(self, numbers: Sequence[int]) -> slice:
         """Where the trained tokens of one micro-batch lie in the arrays."""
@@ -255,9 +257,14 @@ class _Trained:
         return slice(begin, begin + int(self.counts[numbers].sum()))
 
     def _taken(
-        self, numbers: Sequence[int], ids: np.ndarray, positions: np.ndarray, sources: np.ndarray, **layout: Any
+        self,
+        run: slice,
+        numbers: Sequence[int],
+        ids: np.ndarray,
+        positions: np.ndarray,
+        sources: np.ndarray,
+        **layout: Any,
     ) -> MicroBatch:
-        run = self._run(numbers)
         shares: dict[str, Any] = {name: values[run] for name, values in self.arrays.items()}
         return MicroBatch(
             ids,
