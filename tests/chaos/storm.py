@@ -21,11 +21,11 @@ import aiohttp
 from rlctl.wire.arrays import unpack_ids
 from rlctl.wire.frames import read_ended
 from rlctl.wire.messages import Busy, GetStatistics, OpenGroup
+from rlctl.wire.ports import free_port
 from rlctl.wire.samples import Ended
 from rlctl.wire.sockets import Ask
 from tests.chaos.components import Component
 from tests.chaos.upstream import Upstream
-from tests.pool.process import free_port
 from tests.pool.redis_server import RedisServer
 
 GROUP = 2

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,17 +15,12 @@ from rlctl.config.learning import Tiny
 from rlctl.models.tiny import build_tiny
 from rlctl.train.data.samples import TrainSample, build
 from rlctl.wire.messages import Ack, FetchBatch, SetPolicyVersion
+from rlctl.wire.ports import free_ports
 from rlctl.wire.sockets import AskBlocking
 from tests.e2e.recorder import recording
 from tests.e2e.running import command, left_running, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def trained_spans(sample: TrainSample) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
@@ -45,7 +39,7 @@ def test_every_trained_token_is_the_engines_with_its_logprob_and_context(
 ) -> None:
     model, engine_dir, run_dir = tmp_path / "model", tmp_path / "engine", tmp_path / "run"
     build_tiny(model, Tiny(), max_context=512, seed=3)
-    engine_port, pool_port = free_port(), free_port()
+    engine_port, pool_port = free_ports(2)
     settings = (
         f"model.path={model}",
         "model.init=''",

@@ -15,10 +15,10 @@ from rlctl.config.serving import Reward
 from rlctl.reward.functions import Sample
 from rlctl.reward.judging import Disrm
 from rlctl.wire.frames import read_ended
+from rlctl.wire.ports import free_port
 from tests.e2e import judges
 from tests.e2e.running import finish, rows, start
 from tests.engines.vllm_server import find_python
-from tests.pool.process import free_port
 
 pytestmark = pytest.mark.timeout(900)
 PRESET = """

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from rlctl.wire.ports import free_port
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -25,12 +26,6 @@ CLOSE = 1e-4
 """Bound on |logprob of vLLM - logprob of transformers|, float32."""
 
 PYTHON = vllm_server.find_python()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class World:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import socket
 from collections import defaultdict
 from typing import Any
 
@@ -25,12 +24,6 @@ from rlctl.wire.samples import Step
 from rlctl.wire.sockets import Answer
 
 END = tokenizer().token_to_id("<|im_end|>")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 class FakeEngine:

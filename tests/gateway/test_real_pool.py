@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from conftest import running
-from fakes import free_port
 from test_fidelity import check_fidelity, talk
 
 from rlctl.wire.messages import TakeUnscored
+from rlctl.wire.ports import free_port
 from rlctl.wire.samples import Trajectory
 from rlctl.wire.sockets import Ask
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from conftest import running
-from fakes import free_port
 from test_real_pool import start_pool, unscored
 
+from rlctl.wire.ports import free_port
 from rlctl.wire.sockets import Ask
 
 HELLO = {"role": "user", "content": "Hello"}

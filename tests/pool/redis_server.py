@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pool.process import free_port
+from rlctl.wire.ports import free_port
 
 BINARY = shutil.which("redis-server")
 needs_redis = pytest.mark.skipif(BINARY is None, reason="no redis-server on this machine: apt-get install redis-server")

@@ -19,10 +19,11 @@ from rlctl.wire.messages import (
     GetStatistics,
     SubmitSteps,
 )
+from rlctl.wire.ports import free_port
 from rlctl.wire.sockets import Ask, AskBlocking
 from tests.pool.chaos import chaos
 from tests.pool.make import step
-from tests.pool.process import PoolProcess, free_port
+from tests.pool.process import PoolProcess
 from tests.pool.redis_server import RedisServer, needs_redis
 
 pytestmark = needs_redis

@@ -24,8 +24,8 @@ from rlctl.pool.storage.segments import StorageError, Unsure
 from rlctl.pool.store import Store
 from rlctl.wire.frames import Record
 from rlctl.wire.messages import CompleteTrajectory
+from rlctl.wire.ports import free_port
 from tests.pool.make import rules
-from tests.pool.process import free_port
 from tests.pool.redis_server import RedisServer, needs_redis
 
 pytestmark = needs_redis

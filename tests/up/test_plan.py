@@ -16,6 +16,7 @@ from rlctl.up.planning import checks, devices
 from rlctl.up.planning.devices import Split
 from rlctl.up.planning.plan import Ports, ProcessSpec, plan
 from rlctl.up.supervision import processes
+from rlctl.wire.ports import free_port
 
 PORTS = Ports(pool=1001, gateway=1002, rollout=1003, engines=(1004, 1005), sft=1006, train=1007)
 RUN = Path("/runs/x")
@@ -242,12 +243,9 @@ def test_a_model_id_is_asked_for_at_the_hub_and_a_folder_without_config_is_none(
 
 def test_torchrun_runs_rlctl_as_a_module(tmp_path: Path) -> None:
     argv = planned()["train"].argv
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     cut = argv.index("rlctl")
     command = [*argv[:cut], "rlctl", "config", "show", "frozenlake-cpu", "--json"]
-    command[command.index("1007")] = port
+    command[command.index("1007")] = str(free_port())
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["run"]["name"] == "frozenlake-cpu"

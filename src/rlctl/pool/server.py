@@ -225,9 +225,9 @@ async def _serve(config: Config) -> None:
         return
     ended = EndedLog(config.run_dir / "trajectories", config.pool.trajectories_mb * MB)
     metrics = Metrics(config.run_dir, "pool")
+    answer = Answer(config.pool.host, config.pool.port)  # first: the system's choice below could be this very port
     publisher = Publisher(config.pool.host, config.pool.live_port)
     service = Service(journal, ended, publisher, config)
-    answer = Answer(config.pool.host, config.pool.port)
     try:
         log.info("listening on %s", answer.url)
         announce(config.run_dir, "pool", answer.url)

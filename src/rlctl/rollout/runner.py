@@ -45,8 +45,8 @@ def main(config: Config) -> None:
 
 async def serve(config: Config) -> None:
     """Roll out and answer evaluations until cancelled."""
-    pool = Ask(config.pool_url)
     control = Answer(config.rollout.host, config.rollout.port)
+    pool = Ask(config.pool_url)
     tally = Tally()
     made = worlds(config)
     try:

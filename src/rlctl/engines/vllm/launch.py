@@ -14,7 +14,6 @@ Tested with vLLM 0.32.0; docs/engines.md says which of its interfaces are used.
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from rlctl.config import Config
 from rlctl.engines.vllm import guard
 from rlctl.engines.vllm.settings import ENVIRONMENT, FaceSettings
 from rlctl.errors import ConfigError
+from rlctl.wire.ports import free_port
 
 OLDEST = (0, 32)
 """Weight versions of every output token are reported from this version on."""
@@ -153,10 +153,8 @@ def addressed(config: Config) -> Config:
     """With engine.urls; a free port of engine.host where they are empty, as for the embedded engine."""
     if config.engine.urls:
         return config
-    with socket.socket(socket.AF_INET6 if ":" in config.engine.host else socket.AF_INET) as free:
-        free.bind((config.engine.host, 0))
-        host = f"[{config.engine.host}]" if ":" in config.engine.host else config.engine.host
-        url = f"http://{host}:{free.getsockname()[1]}"
+    host = f"[{config.engine.host}]" if ":" in config.engine.host else config.engine.host
+    url = f"http://{host}:{free_port(config.engine.host)}"
     return config.model_copy(update={"engine": config.engine.model_copy(update={"urls": [url]})})
 
 
