@@ -15,7 +15,7 @@ from rlctl.errors import ConfigError, RlctlError
 from rlctl.sftgen import workers
 from rlctl.sftgen.main import Order, generate
 from rlctl.sftgen.progress import MANIFEST, Folder
-from rlctl.sftgen.rows import Recipe
+from rlctl.sftgen.rows import Block, Recipe, Record
 from rlctl.sftgen.sink import Sink
 from rlctl.sftgen.workers import Blocks, played
 
@@ -149,10 +149,10 @@ def test_two_processes_do_not_write_into_one_folder(tmp_path):
 
 
 def test_a_worker_that_dies_is_an_error_and_the_run_can_go_on(tmp_path, monkeypatch):
-    order = Order(LAKE, 400, 10, 0)
+    order, first, play = Order(LAKE, 400, 10, 0), os.getpid(), workers.Player.play
 
-    def die(*_: object) -> None:
-        os._exit(9)
+    def die(player: workers.Player, block: Block) -> list[Record]:
+        return play(player, block) if os.getpid() == first else os._exit(9)
 
     with monkeypatch.context() as patched:
         patched.setattr(workers.Player, "play", die)
@@ -163,21 +163,25 @@ def test_a_worker_that_dies_is_an_error_and_the_run_can_go_on(tmp_path, monkeypa
 
 
 def test_what_goes_wrong_in_a_worker_is_told(monkeypatch):
-    def fail(*_: object) -> None:
+    first, play = os.getpid(), workers.Player.play
+
+    def fail(player: workers.Player, block: Block) -> list[Record]:
+        if os.getpid() == first:
+            return play(player, block)
         raise ValueError("no such board")
 
     monkeypatch.setattr(workers.Player, "play", fail)
     monkeypatch.setattr(workers.threading, "active_count", lambda: 1)
     sink = Sink({"sft": 5, "sft_test": 0})
     with pytest.raises(ValueError, match="no such board"):
-        list(played(Recipe(LAKE, 10, False, 1), Blocks(0, None, sink.open_splits), 2))
+        list(played(Recipe(LAKE, 10, False, 1), Blocks(0, None, sink, 2), 2))
 
 
 def test_spawned_workers_give_the_same_records(monkeypatch):
     monkeypatch.setattr(workers.threading, "active_count", lambda: 2)
     recipe = Recipe(LAKE, 10, False, 1)
     found = [
-        [record for records in played(recipe, Blocks(0, 500, lambda: ("sft",)), count) for record in records]
+        [record for records in played(recipe, Blocks(0, 500, Sink({"sft": 500}), count), count) for record in records]
         for count in (1, 2)
     ]
     assert len(found[0]) == 500
@@ -194,7 +198,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     children = [int(pid) for pid in done.stdout.split()]
-    assert len(children) == 3, done.stderr
+    assert len(children) == 2, done.stderr
     until = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < until:
         time.sleep(0.05)

@@ -134,7 +134,7 @@ def _write(order: Order, folder: Folder, end: int | None, workers: int, sink: Si
     """All rows into the partial files; seeds are below `end`."""
     seed = folder.open(sink, order.seed)
     recipe = Recipe(order.env, order.max_depth, order.thoughts, order.episodes)
-    with closing(played(recipe, Blocks(seed, end, sink.open_splits), workers)) as blocks:
+    with closing(played(recipe, Blocks(seed, end, sink, workers), workers)) as blocks:
         for records in blocks:
             for record in records:
                 if sink.open_splits() and (split := sink.take(record)):

@@ -22,6 +22,11 @@ class Sink:
     def open_splits(self) -> tuple[str, ...]:
         return tuple(split for split, size in self.wanted.items() if self.written[split] < size)
 
+    def seeds_due(self) -> int:
+        """Seeds until all is written, if that goes on as before."""
+        seeds = sum(self.written.values()) + sum(self.counts.values())
+        return max((seeds * self.wanted[s] // max(self.written[s], 1) - seeds for s in self.open_splits()), default=0)
+
     def take(self, record: Record) -> str:
         """The split to write this record to, or "" (counted)."""
         reason = self._refused(record)

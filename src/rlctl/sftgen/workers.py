@@ -2,10 +2,14 @@
 
     next block --> the worker with the fewest --> records, seconds --> kept until all blocks before are out
 
+This process plays, too, while nothing waits for it: of two there is one whose rows go through no pipe, and none that
+only hands out. With many it has no time left for that.
+
 Blocks grow until one takes BLOCK_S, so that neither the way through a pipe nor a block nobody waits for costs much.
 Their size changes nothing in what is written.
 """
 
+import fcntl
 import multiprocessing
 import signal
 import sys
@@ -13,91 +17,116 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rlctl.errors import RlctlError
 from rlctl.sftgen.rows import Block, Player, Recipe, Record
+from rlctl.sftgen.sink import Sink
 
 BLOCK_S = 0.05
 FIRST, LARGEST = 8, 512
 """Seeds of the first and of the largest block."""
 AHEAD = 2
 """Blocks a worker has at most: one to play and one to go on with."""
+PIPE = 1 << 20
+"""Bytes; as much as Linux gives to anybody."""
 Played = tuple[list[Record], float]
 """Records of a block and the seconds of CPU it took."""
+Play = Callable[[Block], Played]
 
 
 class Blocks:
-    """Makes the blocks: consecutive from `first` up to (not including) `end`."""
+    """Makes the blocks: consecutive from `first` up to (not including) `end`, for `workers`."""
 
-    def __init__(self, first: int, end: int | None, open_splits: Callable[[], tuple[str, ...]]) -> None:
-        self._next, self._end, self._open_splits = first, end, open_splits
-        self._size = FIRST
+    def __init__(self, first: int, end: int | None, sink: Sink, workers: int) -> None:
+        self._next, self._end, self._sink, self._workers = first, end, sink, workers
+        self._size, self._out = FIRST, 0
 
     def next(self) -> Block | None:
         """None where no seeds are left, or no split is open."""
-        left = self._size if self._end is None else min(self._size, self._end - self._next)
-        if left <= 0 or not (splits := self._open_splits()):
+        size = min(self._size, self._share())
+        left = size if self._end is None else min(size, self._end - self._next)
+        if left <= 0 or not (splits := self._sink.open_splits()):
             return None
         block = Block(self._next, left, splits)
         self._next += left
+        self._out += left
         return block
 
     def took(self, seeds: int, seconds: float) -> None:
-        """Fit the size of the blocks to come."""
+        """A block is back: fit the size of those to come."""
+        self._out -= seeds
         fitting = int(BLOCK_S * seeds / max(seconds, 1e-6))
         self._size = max(1, min(LARGEST, fitting, 2 * self._size))
+
+    def _share(self) -> int:
+        """Of the seeds that nobody has yet: towards the end blocks become small, so that all end together."""
+        return max(FIRST, (self._sink.seeds_due() - self._out) // (2 * self._workers))
 
 
 def played(recipe: Recipe, blocks: Blocks, workers: int) -> Generator[list[Record], None, None]:
     """Records, block by block, until there are no more blocks; RlctlError when a worker dies."""
-    if workers > 1:
-        with ExitStack() as stack:
-            crew = [stack.enter_context(worker) for worker in _crew(recipe, workers)]
-            yield from _ordered(crew, blocks)
-        return
-    play = _timed(Player(recipe))
-    while block := blocks.next():
-        records, seconds = play(block)
-        blocks.took(len(records), seconds)
-        yield records
+    with ExitStack() as stack:
+        crew = [stack.enter_context(worker) for worker in _crew(recipe, workers - 1)]
+        yield from _ordered(_timed(Player(recipe)), crew, blocks)
 
 
-def _ordered(crew: list["_Worker"], blocks: Blocks) -> Iterator[list[Record]]:
+def _ordered(play: Play, crew: list["_Worker"], blocks: Blocks) -> Iterator[list[Record]]:
     sent = due = 0
-    waiting: dict[int, Played] = {}
+    done: dict[int, Played] = {}
+    most = 2 * AHEAD * (len(crew) + 1)
     while True:
         for worker in sorted(crew, key=lambda one: len(one.numbers)):
-            while len(worker.numbers) < AHEAD and sent - due < 2 * AHEAD * len(crew) and (block := blocks.next()):
+            while len(worker.numbers) < AHEAD and sent - due < most and (block := blocks.next()):
                 worker.send(sent, block)
                 sent += 1
-        if due == sent:
+        if due in done:
+            records, seconds = done.pop(due)
+            due += 1
+            blocks.took(len(records), seconds)
+            yield records
+        elif _received(crew, done, timeout_s=0):
+            continue
+        elif sent - due < most and (block := blocks.next()):
+            done[sent] = play(block)
+            sent += 1
+        elif due == sent:
             return
-        while due not in waiting:
-            ready = wait([worker.connection for worker in crew if worker.numbers])
-            for worker in crew:
-                if worker.connection in ready:
-                    number, result = worker.receive()
-                    waiting[number] = result
-        records, seconds = waiting.pop(due)
-        due += 1
-        blocks.took(len(records), seconds)
-        yield records
+        else:
+            _received(crew, done, timeout_s=None)
+
+
+def _received(crew: list["_Worker"], done: dict[int, Played], timeout_s: float | None) -> bool:
+    """Whether a worker had something."""
+    ready = wait([worker.results for worker in crew if worker.numbers], timeout_s)
+    for worker in crew:
+        if worker.results in ready:
+            number, result = worker.receive()
+            done[number] = result
+    return bool(ready)
 
 
 class _Worker:
-    """One process and the pipe to it."""
+    """One process and the pipes to it and from it."""
 
     def __init__(self, context: Any, recipe: Recipe, inherited: list[Connection]) -> None:
-        self.connection, theirs = context.Pipe()
+        given, self._blocks = context.Pipe(duplex=False)
+        self.results, made = context.Pipe(duplex=False)
+        _widen(made)
         self.numbers: list[int] = []
         """Blocks it has, oldest first."""
-        ends = [*inherited, self.connection] if context.get_start_method() == "fork" else []
-        self._process = context.Process(target=_work, args=(theirs, recipe, ends), daemon=True)
+        ends = [*inherited, *self.ends] if context.get_start_method() == "fork" else []
+        self._process = context.Process(target=_work, args=(given, made, recipe, ends), daemon=True)
         self._process.start()
-        theirs.close()
+        given.close()
+        made.close()
+
+    @property
+    def ends(self) -> list[Connection]:
+        """This process's."""
+        return [self._blocks, self.results]
 
     def __enter__(self) -> "_Worker":
         return self
@@ -105,18 +134,20 @@ class _Worker:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.join()
-        self.connection.close()
+        for end in self.ends:
+            end.close()
 
     def send(self, number: int, block: Block) -> None:
         self.numbers.append(number)
-        self.connection.send(block)
+        with suppress(BrokenPipeError):  # why it has ended stands in the other pipe
+            self._blocks.send(block)
 
     def receive(self) -> tuple[int, Played]:
         try:
-            answer = self.connection.recv()
-        except (EOFError, ConnectionResetError) as error:
+            answer = self.results.recv()
+        except (EOFError, OSError):
             self._process.join()
-            raise RlctlError(f"a worker process ended with exit code {self._process.exitcode}") from error
+            raise RlctlError(f"a worker process ended with exit code {self._process.exitcode}") from None
         if isinstance(answer, BaseException):
             raise answer
         return self.numbers.pop(0), answer
@@ -128,27 +159,34 @@ def _crew(recipe: Recipe, workers: int) -> list[_Worker]:
     context = multiprocessing.get_context("fork" if alone else "spawn")
     crew: list[_Worker] = []
     for _ in range(workers):
-        crew.append(_Worker(context, recipe, [worker.connection for worker in crew]))
+        crew.append(_Worker(context, recipe, [end for worker in crew for end in worker.ends]))
     return crew
 
 
-def _work(connection: Connection, recipe: Recipe, inherited: list[Connection]) -> None:
-    """The worker's side: plays blocks until the pipe is closed, also by the death of the process at the other end."""
+def _widen(pipe: Connection) -> None:
+    """Let a pipe take a block's rows at once: whoever made them goes on while nobody reads them yet."""
+    if sys.platform == "linux":
+        with suppress(PermissionError):  # all pipes of this user together are as wide as the system allows
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE)
+
+
+def _work(given: Connection, made: Connection, recipe: Recipe, inherited: list[Connection]) -> None:
+    """The worker's side: plays blocks until a pipe is closed, also by the death of the process at the other end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the first process answers it
     for end in inherited:  # else this process would keep the pipes open that tell the others of that death
         end.close()
     try:
         play = _timed(Player(recipe))
         while True:
-            connection.send(play(connection.recv()))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+            made.send(play(given.recv()))
+    except (EOFError, BrokenPipeError):
         return
     except Exception as error:
         error.add_note(f"in a worker process:\n{traceback.format_exc()}")
-        connection.send(error)
+        made.send(error)
 
 
-def _timed(player: Player) -> Callable[[Block], Played]:
+def _timed(player: Player) -> Play:
     def play(block: Block) -> Played:
         started = time.process_time()
         return player.play(block), time.process_time() - started
