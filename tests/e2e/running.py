@@ -26,14 +26,20 @@ def command(run_dir: Path, *args: str, settings: tuple[str, ...] = SMALL, preset
     return [sys.executable, "-m", "rlctl", "up", preset, *overrides, *args]
 
 
+started: list[subprocess.Popen[str]] = []
+"""What `start` has started; `conftest` ends what a failed test leaves of it."""
+
+
 def start(run_dir: Path, *args: str, **kwargs: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(run_dir, *args, **kwargs),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    started.append(process)
+    return process
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 300) -> tuple[int, str, str]:

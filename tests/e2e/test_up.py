@@ -96,7 +96,7 @@ def test_the_resolved_file_runs_again_as_it_is(tmp_path: Path) -> None:
 def test_a_killed_component_ends_the_run_with_exit_3_and_names_it(tmp_path: Path, victim: str) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
-    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    wait_for(lambda: rows(run_dir, "train"), 300, "a first training step")
     os.kill(pid_of(run_dir, victim), signal.SIGKILL)
     killed = time.monotonic()
     code, _, err = finish(process, timeout_s=30)
@@ -111,7 +111,7 @@ def test_a_killed_component_ends_the_run_with_exit_3_and_names_it(tmp_path: Path
 def test_ctrl_c_ends_everything_with_exit_130(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
-    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    wait_for(lambda: rows(run_dir, "train"), 300, "a first training step")
     process.send_signal(signal.SIGINT)
     code, _, _ = finish(process, timeout_s=30)
     assert code == 130
@@ -121,7 +121,7 @@ def test_ctrl_c_ends_everything_with_exit_130(tmp_path: Path) -> None:
 def test_a_killed_supervisor_leaves_no_orphan(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, settings=(*SMALL, "run.steps=1000"))
-    wait_for(lambda: rows(run_dir, "train"), 120, "a first training step")
+    wait_for(lambda: rows(run_dir, "train"), 300, "a first training step")
     process.kill()
     process.communicate()
     wait_for(lambda: not left_running(run_dir), 15, "every process gone")
@@ -132,7 +132,7 @@ def test_a_killed_run_resumes_from_its_checkpoint_and_its_samples_still_add_up(t
     """With every = 3 it is killed at least two steps after a checkpoint: their samples are learned from again."""
     run_dir = tmp_path / "run"
     process = start(run_dir, settings=(*SMALL, "run.steps=12", f"ckpt.every={every}"))
-    wait_for(lambda: len(rows(run_dir, "train")) >= every + 2, 120, "two training steps after a checkpoint")
+    wait_for(lambda: len(rows(run_dir, "train")) >= every + 2, 300, "two training steps after a checkpoint")
     process.kill()
     process.communicate()
     wait_for(lambda: not left_running(run_dir), 15, "every process gone")
