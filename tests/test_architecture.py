@@ -20,7 +20,7 @@ MAINS = {
 }
 SIDEWAYS = {("rlctl.up.prepare", "rlctl.sftgen.main")}
 """`rlctl up` makes demonstrations exactly as `rlctl sft-gen` does."""
-FOUNDATIONS = {"errors", "config", "wire", "telemetry"}
+FOUNDATIONS = {"errors", "config", "disk", "wire", "telemetry"}
 TORCH_ALLOWED = ("train.", "models.", "engines.")
 FLOORS = {
     "gateway": (

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from rlctl.config.learning import Ckpt
+from rlctl.disk import folders
 from rlctl.errors import RlctlError
 from rlctl.pool.state import Rules
 from rlctl.pool.store import Store
 from rlctl.telemetry.metrics import read
 from rlctl.train.loop import Run
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import checkpoint, folders, keep, outgoing, states
+from rlctl.train.weights import checkpoint, keep, outgoing, states
 from rlctl.wire.messages import Ack, CompleteTrajectory, Evaluate, Evaluated, FetchBatch, OpenGroup, SubmitSteps
 from rlctl.wire.samples import EvalResult
 
@@ -206,7 +207,7 @@ SLOW_DISK = """
 import sys, time
 from rlctl.config import load
 from rlctl.train import loop
-from rlctl.train.weights import folders
+from rlctl.disk import folders
 
 finish = folders.finish
 

@@ -6,9 +6,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rlctl.config.learning import Sync
+from rlctl.disk import folders
 from rlctl.train.model.policy import Policy, load
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import folders, publish
+from rlctl.train.weights import publish
 from rlctl.train.weights.outgoing import Outgoing
 from rlctl.wire.published import sha256
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from rlctl.disk.folders import write_whole
 from rlctl.errors import ConfigError
 from rlctl.models.adapters import merged, read
 from rlctl.wire.published import (
@@ -53,18 +54,18 @@ def merge_into(adapters: Path, out: Path, base: str = "") -> None:
     try:
         stands_on = _base(adapters, base)
         tokenizer = _tokenizer(adapters, Path(stands_on.path))
-        temporary = out.with_name(f"{out.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         weights = {name: weight.contiguous() for name, weight in merged(read(adapters), stands_on)}
     except Unusable as error:
         raise ConfigError(str(error)) from error
-    save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
-    _copy_settings(Path(stands_on.path), temporary, stands_on.dtype)
-    for pattern in BESIDE:
-        for file in tokenizer.glob(pattern):
-            shutil.copy(file, temporary)
-    temporary.rename(out)
+
+    def fill(folder: Path) -> None:
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        _copy_settings(Path(stands_on.path), folder, stands_on.dtype)
+        for pattern in BESIDE:
+            for file in tokenizer.glob(pattern):
+                shutil.copy(file, folder)
+
+    write_whole(out, fill)
 
 
 def _base(adapters: Path, given: str) -> Base:

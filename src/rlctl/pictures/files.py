@@ -9,10 +9,10 @@ from typing import NamedTuple
 import msgspec
 from PIL import Image
 
+from rlctl.disk.whole import write_text, write_whole
 from rlctl.pictures.boards import board, drawn, reduced
 from rlctl.pictures.record import Recorded
 from rlctl.pictures.words import captioned, pages
-from rlctl.telemetry.whole import write_text, write_whole
 
 FOLDER, RECORD, ANIMATION = "pictures", "episode.json", "episode.gif"
 FRAME_MS, LAST_MS = 600, 1800

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from rlctl.disk.folders import write_text
 from rlctl.errors import ConfigError
 from rlctl.sftgen.rows import FILES
 from rlctl.sftgen.sink import Sink
@@ -145,14 +146,8 @@ class Folder(AbstractContextManager["Folder"]):
         sink.seen.update(decode(line).instance for line in file)
 
     def _note(self, state: dict[str, Any]) -> None:
-        path = self.place / MANIFEST
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump({"arguments": self._arguments, **state}, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        text = json.dumps({"arguments": self._arguments, **state}, indent=1)
+        write_text(self.place / MANIFEST, f"{text}\n")
 
 
 class _Board(msgspec.Struct):

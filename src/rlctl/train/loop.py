@@ -31,6 +31,7 @@ from functools import partial
 from typing import Any
 
 from rlctl.config import Config
+from rlctl.disk import folders
 from rlctl.errors import ConfigError
 from rlctl.telemetry.metrics import Metrics, read
 from rlctl.telemetry.phases import Phases
@@ -51,7 +52,7 @@ from rlctl.train.objective.losses import policy_loss
 from rlctl.train.objective.shaping import Shaped
 from rlctl.train.ranks import Ranks
 from rlctl.train.start import start
-from rlctl.train.weights import base, checkpoint, folders, keep, publish
+from rlctl.train.weights import base, checkpoint, keep, publish
 from rlctl.train.weights.checkpoint import Checkpoints, State
 from rlctl.train.weights.outgoing import Outgoing
 from rlctl.train.weights.states import Trained

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from rlctl.config import Config
+from rlctl.disk import folders
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.telemetry.metrics import Metrics
 from rlctl.telemetry.phases import Phases
@@ -36,7 +37,7 @@ from rlctl.train.objective.losses import nll
 from rlctl.train.objective.tokens import Sums, Tokens
 from rlctl.train.ranks import Ranks
 from rlctl.train.start import start
-from rlctl.train.weights import folders, publish
+from rlctl.train.weights import publish
 from rlctl.train.weights.base import base_of
 from rlctl.train.weights.outgoing import Outgoing
 from rlctl.wire.messages import Evaluate, Evaluated

@@ -35,6 +35,6 @@ def start(name: str, config: Config, body: Callable[[Ranks, Stall], None]) -> No
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Without the interpreter's farewell, which takes torch seconds; files are whole or absent (`weights.folders`)."""
+    """Without the interpreter's farewell, which takes torch seconds; files are whole or absent (`disk.folders`)."""
     logging.shutdown()
     os._exit(0)

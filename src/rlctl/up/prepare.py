@@ -4,10 +4,10 @@ Each is made once, and gets its name when it is whole, so an interrupted run nev
 """
 
 import logging
-import shutil
 from pathlib import Path
 
 from rlctl.config import Config
+from rlctl.disk.folders import write_whole
 from rlctl.telemetry import logs
 from rlctl.up.planning.plan import builds_model, generates_demonstrations
 
@@ -28,11 +28,8 @@ def model(config: Config, folder: Path) -> None:
         return
     from rlctl.models.tiny import build_tiny
 
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    if unfinished.exists():
-        shutil.rmtree(unfinished)
-    build_tiny(unfinished, config.model.tiny, config.model.max_context, config.run.seed)
-    unfinished.rename(folder)
+    shape = config.model
+    write_whole(folder, lambda unfinished: build_tiny(unfinished, shape.tiny, shape.max_context, config.run.seed))
     log.info("built the model in %s", folder)
 
 

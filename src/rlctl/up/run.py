@@ -18,9 +18,9 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlctl.config import Loaded
+from rlctl.disk.whole import write_text
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import Metrics
-from rlctl.telemetry.whole import write_text
 from rlctl.up.history import summary
 from rlctl.up.history.snapshot import Reader
 from rlctl.up.live.progress import progress

@@ -14,12 +14,12 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from rlctl.config import Config
+from rlctl.disk import folders
 from rlctl.errors import RlctlError
 from rlctl.models.adapters import stored
 from rlctl.train.model.adapters import lora
 from rlctl.train.model.policy import Policy
 from rlctl.train.ranks import Ranks
-from rlctl.train.weights import folders
 from rlctl.train.weights.export import export
 from rlctl.train.weights.outgoing import Weights, save_hf
 from rlctl.wire.published import ADAPTER_CONFIG, Base, Unusable, model_files, read_base, sha256

@@ -23,9 +23,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from rlctl.disk import folders
 from rlctl.errors import RlctlError
 from rlctl.train.ranks import FOREVER, Ranks
-from rlctl.train.weights import dice, folders, states
+from rlctl.train.weights import dice, states
 from rlctl.train.weights.outgoing import Outgoing
 from rlctl.train.weights.states import Trained, Tree
 

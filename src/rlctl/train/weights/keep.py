@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config.learning import Ckpt
-from rlctl.train.weights import folders
+from rlctl.disk import folders
 from rlctl.train.weights.checkpoint import PREFIX
 
 

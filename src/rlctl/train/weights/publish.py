@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from rlctl.config.learning import Sync
+from rlctl.disk import folders
 from rlctl.errors import RlctlError
-from rlctl.train.weights import folders
 from rlctl.train.weights.outgoing import Outgoing
 from rlctl.wire.published import announce
 

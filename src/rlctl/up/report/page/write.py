@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from rlctl.disk.whole import write_text
 from rlctl.pictures.files import saved
 from rlctl.telemetry.metrics import read
-from rlctl.telemetry.whole import write_text
 from rlctl.up.history.summary import once_per_step
 from rlctl.up.live.progress import duration
 from rlctl.up.report.page import curves, facts, samples

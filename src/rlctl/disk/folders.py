@@ -1,4 +1,4 @@
-"""Durable folders: written beside their final name, synced to disk, renamed; either whole or not there."""
+"""Durable folders and small files: filled beside their final name, synced to disk, renamed; whole or not there."""
 
 import os
 import shutil

@@ -1,0 +1,1 @@
+"""What is written to disk is whole or not there."""
