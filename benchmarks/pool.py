@@ -16,7 +16,6 @@ import gc
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from rlctl.train.learning.learner import plan_for
 from rlctl.train.objective.shaping import shape
 from rlctl.wire.arrays import pack_floats, pack_ids
 from rlctl.wire.messages import Ack, CompleteTrajectory, FetchBatch, GetStatistics, SubmitSteps
+from rlctl.wire.ports import free_port
 from rlctl.wire.samples import Group, Step
 from rlctl.wire.sockets import Ask
 
@@ -86,9 +86,7 @@ class Redis:
         binary = shutil.which("redis-server")
         if binary is None:
             raise SystemExit("--redis needs redis-server (apt-get install redis-server)")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         directory.mkdir()
         self.url = f"redis://127.0.0.1:{port}/0"
         argv = [binary, "--bind", "127.0.0.1", "--port", str(port), "--dir", str(directory), "--save", ""]

@@ -13,11 +13,12 @@ import pytest
 from rlctl.config.serving import Env
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.sftgen import workers
+from rlctl.sftgen.blocks import Blocks
 from rlctl.sftgen.main import Order, generate
 from rlctl.sftgen.progress import MANIFEST, Folder
 from rlctl.sftgen.rows import Block, Recipe, Record
 from rlctl.sftgen.sink import Sink
-from rlctl.sftgen.workers import Blocks, played
+from rlctl.sftgen.workers import played
 
 LAKE = Env(name="frozenlake")
 

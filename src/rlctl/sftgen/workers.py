@@ -4,9 +4,6 @@
 
 This process plays, too, while nothing waits for it: of two there is one whose rows go through no pipe, and none that
 only hands out. With many it has no time left for that.
-
-Blocks grow until one takes BLOCK_S, so that neither the way through a pipe nor a block nobody waits for costs much.
-Their size changes nothing in what is written.
 """
 
 import fcntl
@@ -22,12 +19,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from rlctl.errors import RlctlError
+from rlctl.sftgen.blocks import Blocks
 from rlctl.sftgen.rows import Block, Player, Recipe, Record
-from rlctl.sftgen.sink import Sink
 
-BLOCK_S = 0.05
-FIRST, LARGEST = 8, 512
-"""Seeds of the first and of the largest block."""
 AHEAD = 2
 """Blocks a worker has at most: one to play and one to go on with."""
 PIPE = 1 << 20
@@ -35,35 +29,6 @@ PIPE = 1 << 20
 Played = tuple[list[Record], float]
 """Records of a block and the seconds of CPU it took."""
 Play = Callable[[Block], Played]
-
-
-class Blocks:
-    """Makes the blocks: consecutive from `first` up to (not including) `end`, for `workers`."""
-
-    def __init__(self, first: int, end: int | None, sink: Sink, workers: int) -> None:
-        self._next, self._end, self._sink, self._workers = first, end, sink, workers
-        self._size, self._out = FIRST, 0
-
-    def next(self) -> Block | None:
-        """None where no seeds are left, or no split is open."""
-        size = min(self._size, self._share())
-        left = size if self._end is None else min(size, self._end - self._next)
-        if left <= 0 or not (splits := self._sink.open_splits()):
-            return None
-        block = Block(self._next, left, splits)
-        self._next += left
-        self._out += left
-        return block
-
-    def took(self, seeds: int, seconds: float) -> None:
-        """A block is back: fit the size of those to come."""
-        self._out -= seeds
-        fitting = int(BLOCK_S * seeds / max(seconds, 1e-6))
-        self._size = max(1, min(LARGEST, fitting, 2 * self._size))
-
-    def _share(self) -> int:
-        """Of the seeds that nobody has yet: towards the end blocks become small, so that all end together."""
-        return max(FIRST, (self._sink.seeds_due() - self._out) // (2 * self._workers))
 
 
 def played(recipe: Recipe, blocks: Blocks, workers: int) -> Generator[list[Record], None, None]:
