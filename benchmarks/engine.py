@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rlctl.wire.ports import free_port
 
 HERE = Path(__file__).parent
 CONTEXT = 512
@@ -80,12 +81,6 @@ def answers(url: str) -> bool:
             return bool(reply.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def embedded(model: Path, port: int, replicas: int) -> tuple[list[str], dict[str, str]]:

@@ -34,11 +34,12 @@ from typing import Any
 
 import numpy as np
 from gateway_load import GROUP, KEY, Asked, load, rss_mb
-from gateway_parts import RESPONSE_TOKENS, announced, build_model, free_port, launch, pool, start, text_of, upstream
+from gateway_parts import RESPONSE_TOKENS, announced, build_model, launch, pool, start, text_of, upstream
 from processes import end
 from tokenizers import Tokenizer
 
 from rlctl.config.serving import Gateway
+from rlctl.wire.ports import free_port
 
 PIECE = 8
 """Tokens of one piece of a streamed answer."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import multiprocessing
-import socket
 import subprocess
 import sys
 import time
@@ -141,12 +140,6 @@ def start(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
     if not ours.poll(60):
         raise SystemExit(f"{target.__name__} did not start")
     return process, ours.recv()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def launch(command: str, preset: Path) -> subprocess.Popen[bytes]:

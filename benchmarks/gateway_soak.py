@@ -31,12 +31,13 @@ import aiohttp
 import psutil
 import uvloop
 from aiohttp import web
-from gateway_parts import announced, build_model, free_port, launch, start, text_of
+from gateway_parts import announced, build_model, launch, start, text_of
 from processes import end
 from tokenizers import Tokenizer
 
 from rlctl.wire.arrays import unpack_ids
 from rlctl.wire.frames import read_ended
+from rlctl.wire.ports import free_port
 
 ENGINES = 3
 TOKENS = (8, 48)
