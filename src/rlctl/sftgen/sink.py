@@ -23,9 +23,10 @@ class Sink:
         return tuple(split for split, size in self.wanted.items() if self.written[split] < size)
 
     def seeds_due(self) -> int:
-        """Seeds until all is written, if that goes on as before."""
+        """Seeds until all is written, if that goes on as before; very many while nothing is known."""
         seeds = sum(self.written.values()) + sum(self.counts.values())
-        return max((seeds * self.wanted[s] // max(self.written[s], 1) - seeds for s in self.open_splits()), default=0)
+        rates = ((self.wanted[split], self.written[split]) for split in self.open_splits())
+        return max((seeds * wanted // done - seeds if done else 1 << 31 for wanted, done in rates), default=0)
 
     def take(self, record: Record) -> str:
         """The split to write this record to, or "" (counted)."""

@@ -22,8 +22,8 @@ from rlctl.errors import RlctlError
 from rlctl.sftgen.blocks import Blocks
 from rlctl.sftgen.rows import Block, Player, Recipe, Record
 
-AHEAD = 2
-"""Blocks a worker has at most: one to play and one to go on with."""
+AHEAD = 8
+"""Blocks a worker has at most: while this process plays a long one, the others have enough to go on with."""
 PIPE = 1 << 20
 """Bytes; as much as Linux gives to anybody."""
 Played = tuple[list[Record], float]
@@ -40,37 +40,39 @@ def played(recipe: Recipe, blocks: Blocks, workers: int) -> Generator[list[Recor
 
 def _ordered(play: Play, crew: list["_Worker"], blocks: Blocks) -> Iterator[list[Record]]:
     sent = due = 0
-    done: dict[int, Played] = {}
+    done: dict[int, list[Record]] = {}
     most = 2 * AHEAD * (len(crew) + 1)
+
+    def back(number: int, records: list[Record], seconds: float) -> None:
+        blocks.played(len(records), seconds)
+        done[number] = records
+
     while True:
         for worker in sorted(crew, key=lambda one: len(one.numbers)):
-            while len(worker.numbers) < AHEAD and sent - due < most and (block := blocks.next()):
+            while len(worker.numbers) < AHEAD and sent - due < most and (block := blocks.next(worker.seeds)):
                 worker.send(sent, block)
                 sent += 1
         if due in done:
-            records, seconds = done.pop(due)
+            records = done.pop(due)
             due += 1
-            blocks.took(len(records), seconds)
             yield records
-        elif _received(crew, done, timeout_s=0):
-            continue
+            blocks.taken(len(records))
+        elif ready := _ready(crew, timeout_s=0):
+            for worker in ready:
+                back(*worker.receive())
         elif sent - due < most and (block := blocks.next()):
-            done[sent] = play(block)
+            back(sent, *play(block))
             sent += 1
         elif due == sent:
             return
         else:
-            _received(crew, done, timeout_s=None)
+            _ready(crew, timeout_s=None)
 
 
-def _received(crew: list["_Worker"], done: dict[int, Played], timeout_s: float | None) -> bool:
-    """Whether a worker had something."""
+def _ready(crew: list["_Worker"], timeout_s: float | None) -> list["_Worker"]:
+    """Those that have something."""
     ready = wait([worker.results for worker in crew if worker.numbers], timeout_s)
-    for worker in crew:
-        if worker.results in ready:
-            number, result = worker.receive()
-            done[number] = result
-    return bool(ready)
+    return [worker for worker in crew if worker.results in ready]
 
 
 class _Worker:
@@ -82,6 +84,8 @@ class _Worker:
         _widen(made)
         self.numbers: list[int] = []
         """Blocks it has, oldest first."""
+        self.seeds = 0
+        """Of these."""
         ends = [*inherited, *self.ends] if context.get_start_method() == "fork" else []
         self._process = context.Process(target=_work, args=(given, made, recipe, ends), daemon=True)
         self._process.start()
@@ -104,10 +108,11 @@ class _Worker:
 
     def send(self, number: int, block: Block) -> None:
         self.numbers.append(number)
+        self.seeds += block.seeds
         with suppress(BrokenPipeError):  # why it has ended stands in the other pipe
             self._blocks.send(block)
 
-    def receive(self) -> tuple[int, Played]:
+    def receive(self) -> tuple[int, list[Record], float]:
         try:
             answer = self.results.recv()
         except (EOFError, OSError):
@@ -115,7 +120,9 @@ class _Worker:
             raise RlctlError(f"a worker process ended with exit code {self._process.exitcode}") from None
         if isinstance(answer, BaseException):
             raise answer
-        return self.numbers.pop(0), answer
+        records, seconds = answer
+        self.seeds -= len(records)
+        return self.numbers.pop(0), records, seconds
 
 
 def _crew(recipe: Recipe, workers: int) -> list[_Worker]:
