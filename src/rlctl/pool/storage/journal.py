@@ -20,9 +20,10 @@ from typing import Protocol
 
 import msgspec
 
+from rlctl.disk.folders import sync
 from rlctl.errors import RlctlError
 from rlctl.pool.state import Refusal, Rules, State
-from rlctl.pool.storage.segments import Segments, StorageError, sync_directory, write
+from rlctl.pool.storage.segments import Segments, StorageError, write
 from rlctl.pool.store import Event, Store
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record
@@ -137,7 +138,7 @@ class Journal:
                     write(file.fileno(), [memoryview(body)[at : at + PACE]])
                     os.fsync(file.fileno())
             temporary.replace(target)
-            sync_directory(self.directory)
+            sync(self.directory)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StorageError(f"cannot write {target}: {error.strerror}") from error

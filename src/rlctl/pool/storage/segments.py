@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
+from rlctl.disk.folders import sync
 from rlctl.errors import RlctlError
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record
@@ -43,7 +44,7 @@ class Segments:
         os.lseek(self._file, good, os.SEEK_SET)
         self._zeroed = good
         """Length of the open file; zeros follow the last record."""
-        sync_directory(directory)
+        sync(directory)
 
     def append(self, records: Iterable[Record], sync: bool) -> None:
         """Write the records and, with `sync`, force them to disk; all of them or none."""
@@ -87,7 +88,7 @@ class Segments:
             file = os.open(frames.path(self.directory, self.prefix, self.end), os.O_WRONLY | os.O_CREAT, 0o644)
             os.close(self._file)
             self._file, self._base, self._zeroed = file, self.end, 0
-            sync_directory(self.directory)
+            sync(self.directory)
         return self._base
 
     def delete_before(self, offset: int) -> None:
@@ -137,12 +138,3 @@ def cut_torn_tail(file: Path) -> int:
         log.warning("%s: cut %d bytes after the last whole record (a write was interrupted)", file, torn)
     os.truncate(file, good)
     return good
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
