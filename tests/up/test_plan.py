@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.config import Config, load
+from rlctl.config.worlds import PACKAGES
 from rlctl.errors import ConfigError
 from rlctl.up.planning import checks, devices
 from rlctl.up.planning.devices import Split
@@ -69,6 +70,37 @@ def test_a_tracker_whose_package_is_missing_is_found_before_the_start() -> None:
         "monitor.trackers: swanlab needs the package swanlab, which is not installed: pip install 'rlctl[swanlab]'"
     )
     checks.check(loaded, [spec for spec in specs if spec.name != "track"], hub=lambda model, revision: None)
+
+
+def test_a_module_that_is_nowhere_is_found_before_the_start_and_nobodys_code_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.chdir(tmp_path)  # every component is `python -m rlctl`, which looks here too
+    monkeypatch.setitem(PACKAGES, "bandit", "bandits")
+    preset = tmp_path / "mine.toml"
+    preset.write_text("""[[env]]
+name = "here:Env"
+[[env]]
+name = "frozenlake"
+agent = "nobody.agents:Mine"
+[[env]]
+name = "bandit"
+[reward]
+good.fn = "here:f"
+bad.fn = "elsewhere:f"
+""")
+    loaded = load([preset], ['model.init="tiny"'], environ={})
+    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
+    with pytest.raises(ConfigError) as caught:
+        checks.check(loaded, specs, hub=lambda model, revision: None)
+    assert caught.value.problems == [
+        f"{preset}:5: env.1.agent: no module 'nobody.agents' can be found, here or in PYTHONPATH",
+        f"{preset}:7: env.2.name: name = 'bandit' needs a package: pip install bandits",
+        f"{preset}:10: reward.bad.fn: no module 'elsewhere' can be found, here or in PYTHONPATH",
+    ]
+    elsewhere = [spec for spec in specs if spec.name not in ("rollout", "reward")]
+    checks.check(loaded, elsewhere, hub=lambda model, revision: None)
 
 
 def test_processes_are_this_interpreter_and_trainers_run_under_torchrun() -> None:

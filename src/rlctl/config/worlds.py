@@ -174,3 +174,15 @@ WORLDS: dict[str, type[Section]] = {
     "questions": Questions,
     "gsm8k": Gsm8k,
 }
+PACKAGES = {
+    "reasoning_gym": "reasoning-gym",
+    "textarena": "textarena",
+    "verifiers": '"verifiers<0.2"',
+    "gymnasium": "gymnasium",
+}
+"""What pip installs for the environment of this name; its module has this name too."""
+
+
+def package(name: str) -> str:
+    """What is said where the package of an environment is missing."""
+    return f"name = {name!r} needs a package: pip install {PACKAGES[name]}"

@@ -4,13 +4,16 @@ import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rlctl.config import Loaded
 from rlctl.config.base import MASK
 from rlctl.config.root import TRACKERS
 from rlctl.config.suggest import nearest
+from rlctl.config.worlds import PACKAGES, package
 from rlctl.errors import ConfigError
 from rlctl.up.planning.plan import ProcessSpec
 from rlctl.up.planning.ports import in_use
@@ -29,7 +32,8 @@ def check(
     names = {spec.name for spec in specs}
     found = [*_ports(loaded, names), *_model(loaded, hub), *_files(loaded, names), *_ranks(loaded, names)]
     if starting:
-        found += [*_task(loaded, names), *_packages(names), *_redis(loaded, names), *_trackers(loaded, names)]
+        found += [*_task(loaded, names), *_modules(loaded, names), *_packages(names)]
+        found += [*_redis(loaded, names), *_trackers(loaded, names)]
     if found:
         raise ConfigError(found)
 
@@ -133,10 +137,30 @@ def _task(loaded: Loaded, names: set[str]) -> Iterator[str]:
             yield f"{place(loaded, f'env.{number}.command')}: no program {env.command[0]!r} can be found"
 
 
+def _modules(loaded: Loaded, names: set[str]) -> Iterator[str]:
+    """Packages of environments, and everybody's `module:name`, wherever a process of the run will import them."""
+    config, written = loaded.config, dict[str, str]()
+    for number, env in enumerate(config.env if "rollout" in names else []):
+        written |= {f"env.{number}.name": env.name, f"env.{number}.agent": env.agent}
+    if "reward" in names:
+        written |= {f"reward.{name}.fn": part.fn for name, part in config.reward.items()}
+    for key, value in written.items():
+        module, colon, _ = value.partition(":")
+        if value in PACKAGES and not _importable(value):
+            yield f"{place(loaded, key)}: {package(value)}"
+        elif colon and not _importable(module):
+            yield f"{place(loaded, key)}: no module {module!r} can be found, here or in PYTHONPATH"
+
+
+def _importable(module: str) -> bool:
+    """Whether `python -m rlctl`, started here, finds it (its topmost package: nobody's code is run to tell)."""
+    return PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is not None
+
+
 def _packages(names: set[str]) -> Iterator[str]:
-    for package in ("torch", "transformers"):
-        if names & {"train", "sft", "prepare"} and importlib.util.find_spec(package) is None:
-            yield f"training needs {package}, which is not installed: pip install 'rlctl[train]'"
+    for needed in ("torch", "transformers"):
+        if names & {"train", "sft", "prepare"} and importlib.util.find_spec(needed) is None:
+            yield f"training needs {needed}, which is not installed: pip install 'rlctl[train]'"
 
 
 def _redis(loaded: Loaded, names: set[str]) -> Iterator[str]:
