@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from rlctl.config.learning import Ckpt
-from rlctl.disk import folders
+from rlctl.disk import files, folders
 from rlctl.errors import RlctlError
 from rlctl.pool.state import Rules
 from rlctl.pool.store import Store
@@ -353,7 +353,7 @@ def test_steps_that_are_done_again_are_measured_again(model_dir: Path, tmp_path:
     try:
         run(config)
         shutil.rmtree(tmp_path / "checkpoints" / "step_4")
-        folders.write_text(tmp_path / "checkpoints" / "latest", "step_2")
+        files.write_text(tmp_path / "checkpoints" / "latest", "step_2")
         world.events.clear()
         run(config)
     finally:

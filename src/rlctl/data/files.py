@@ -9,6 +9,7 @@ from typing import Any
 
 import rlctl
 from rlctl.data.rows import Row
+from rlctl.disk.files import write_text, write_whole
 from rlctl.errors import ConfigError, RlctlError
 
 BATCH = 1000
@@ -20,16 +21,13 @@ def write(path: Path, rows: Iterable[Row], about: dict[str, Any]) -> dict[str, A
     if path.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"{path}: the name must end in .jsonl or .parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    count = _write_lines(temporary, rows) if path.suffix == ".jsonl" else write_parquet(temporary, rows)
-    digest = hashlib.sha256()
-    with temporary.open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    temporary.replace(path)
-    manifest = {"file": path.name, "rows": count, "sha256": digest.hexdigest(), "rlctl": rlctl.__version__, **about}
+    fill = _write_lines if path.suffix == ".jsonl" else write_parquet
+    count = write_whole(path, lambda file: fill(file, rows), durable=True)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    manifest = {"file": path.name, "rows": count, "sha256": digest, "rlctl": rlctl.__version__, **about}
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    path.with_name(path.name + ".manifest.json").write_text(text, encoding="utf-8")
+    write_text(path.with_name(path.name + ".manifest.json"), text, durable=True)
     return manifest
 
 

@@ -1,22 +1,16 @@
-"""Durable folders and small files: filled beside their final name, synced to disk, renamed; whole or not there."""
+"""Durable folders: filled beside their final name, synced to disk, renamed; whole or not there."""
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-TEMPORARY = ".tmp"
+from rlctl.disk.files import sync, temporary
 
 
 def write_whole(path: Path, fill: Callable[[Path], None]) -> None:
     """Call `fill(temporary folder)`, sync all files in it, and rename it to `path`, replacing what was there."""
     fill(begin(path))
     finish(path)
-
-
-def temporary(path: Path) -> Path:
-    """Where `path` is filled until it is whole."""
-    return path.with_name(path.name + TEMPORARY)
 
 
 def begin(path: Path) -> Path:
@@ -45,24 +39,6 @@ def remove(path: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     path.rename(folder)
     shutil.rmtree(folder)
-
-
-def write_text(path: Path, text: str) -> None:
-    """A small file, atomically and durably."""
-    file = temporary(path)
-    file.write_text(text, encoding="utf-8")
-    sync(file)
-    file.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """fsync a file or a folder."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def prune(folder: Path, prefix: str, keep: int, spare: str = "") -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from PIL import Image
 
-from rlctl.disk.whole import write_text, write_whole
+from rlctl.disk.files import write_text, write_whole
 from rlctl.pictures.boards import board, drawn, reduced
 from rlctl.pictures.record import Recorded
 from rlctl.pictures.words import captioned, pages

@@ -17,6 +17,7 @@ import msgspec
 from rlctl.agents.client import GATEWAY_FIELDS, Client
 from rlctl.config import Config
 from rlctl.config.serving import Env
+from rlctl.disk.files import write_text
 from rlctl.envs.base import Instance
 from rlctl.errors import ConfigError, RlctlError
 from rlctl.rollout.evaluate import limits_of
@@ -62,7 +63,7 @@ def save(order: Order, folder: Path) -> None:
             raise ConfigError(f"{folder} holds an evaluation with another {', '.join(changed)}; choose another --out")
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(msgspec.to_builtins(order), indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(msgspec.to_builtins(order), indent=1) + "\n")
 
 
 def played(folder: Path) -> list[Played]:
@@ -171,4 +172,4 @@ def _finish(order: Order, worlds: list[World], tasks: dict[str, list[Instance]],
         own = [row for row in rows if row.env == one.tag]
         results.append(result(one.tag, own, limits.floor, limits.ceiling))
     whole = {"model": order.model, "temperature": order.temperature, "split": order.split, "results": results}
-    (folder / RESULTS).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    write_text(folder / RESULTS, json.dumps(whole, indent=1) + "\n")

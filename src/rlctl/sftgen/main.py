@@ -21,6 +21,7 @@ from typing import Any
 
 import rlctl
 from rlctl.config.serving import Env
+from rlctl.disk.files import write_text
 from rlctl.envs.grids.levels import level_files
 from rlctl.envs.lookup import seeded
 from rlctl.envs.splits import too_few
@@ -125,7 +126,7 @@ def generate(
             "workers": workers,
             "seconds": round(time.perf_counter() - started, 3),
         }
-        (out_dir / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        write_text(out_dir / "summary.json", json.dumps(summary, indent=1) + "\n", durable=True)
         folder.finish(summary)
         return summary
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from rlctl.disk.folders import write_text
+from rlctl.disk.files import write_text
 from rlctl.errors import ConfigError
 from rlctl.sftgen.rows import FILES
 from rlctl.sftgen.sink import Sink
@@ -147,7 +147,7 @@ class Folder(AbstractContextManager["Folder"]):
 
     def _note(self, state: dict[str, Any]) -> None:
         text = json.dumps({"arguments": self._arguments, **state}, indent=1)
-        write_text(self.place / MANIFEST, f"{text}\n")
+        write_text(self.place / MANIFEST, f"{text}\n", durable=True)
 
 
 class _Board(msgspec.Struct):

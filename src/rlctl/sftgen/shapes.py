@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from rlctl.data.files import write_parquet
+from rlctl.disk.files import write_whole
 from rlctl.sftgen.rows import Row
 
 FORMATS = ("jsonl", "parquet", "ragen-jsonl", "ragen-parquet")
@@ -27,22 +28,24 @@ def suffix(form: str) -> str:
 
 def shape(partial: Path, path: Path, form: str, curriculum: str) -> None:
     """Write `path` (whole, or not at all) from the JSON lines of `partial`."""
-    temporary = path.with_name(path.name + ".tmp")
+    write_whole(path, lambda file: _fill(file, partial, form, curriculum), durable=True)
+
+
+def _fill(path: Path, partial: Path, form: str, curriculum: str) -> None:
     if form == "jsonl" and curriculum == "none":
-        shutil.copyfile(partial, temporary)
+        shutil.copyfile(partial, path)
     elif form == "jsonl":
-        with temporary.open("wb") as file:
+        with path.open("wb") as file:
             file.writelines(ordered(partial, curriculum))
     else:
         rows = map(msgspec.json.Decoder(Row).decode, ordered(partial, curriculum))
         shaped = (ragen(row) for row in rows) if form.startswith("ragen") else ([msgspec.to_builtins(r)] for r in rows)
         flat = (row for some in shaped for row in some)
         if suffix(form) == ".parquet":
-            write_parquet(temporary, flat)
+            write_parquet(path, flat)
         else:
-            with temporary.open("wb") as file:
+            with path.open("wb") as file:
                 file.writelines(msgspec.json.encode(row) + b"\n" for row in flat)
-    temporary.replace(path)
 
 
 def ordered(partial: Path, curriculum: str) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from rlctl.disk.whole import write_text
+from rlctl.disk.files import write_text
 
 
 def announce(run_dir: Path | None, name: str, url: str, state: str = "ready") -> None:

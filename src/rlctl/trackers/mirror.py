@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from rlctl.disk.whole import write_text
+from rlctl.disk.files import write_text
 from rlctl.trackers.source import Found, news
 from rlctl.trackers.tracker import About, Maker, Picture, Tracker
 

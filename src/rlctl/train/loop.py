@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from rlctl.config import Config
-from rlctl.disk import folders
+from rlctl.disk import files, folders
 from rlctl.errors import ConfigError
 from rlctl.telemetry.metrics import Metrics, read
 from rlctl.telemetry.phases import Phases
@@ -321,7 +321,7 @@ class Run:
             "policy_version": self.state.version,
             "checkpoint": f"checkpoints/step_{self.state.step}",
         }
-        folders.write_text(self.config.run_dir / "train_result.json", json.dumps(result))
+        files.write_text(self.config.run_dir / "train_result.json", json.dumps(result), durable=True)
         announce(self.config.run_dir, "train", "", state="finished")
         log.info("finished: %s", result)
 

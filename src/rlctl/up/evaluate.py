@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rlctl.config import Loaded
+from rlctl.disk.files import write_text
 from rlctl.up.planning import checks, devices, ports
 from rlctl.up.planning.plan import ProcessSpec, plan
 from rlctl.up.supervision.leash import GRACE_S
@@ -36,7 +37,7 @@ def start(loaded: Loaded, folder: Path) -> None:
     planned = specs(loaded, folder)
     checks.check(loaded, planned, checks.hub_problem)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "resolved.toml").write_text(loaded.toml(), encoding="utf-8")
+    write_text(folder / "resolved.toml", loaded.toml())
     mark = uuid.uuid4().hex
     leash = subprocess.Popen(
         [sys.executable, "-m", "rlctl.up.supervision.leash", mark], stdin=subprocess.PIPE, start_new_session=True

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from rlctl.config import Loaded
-from rlctl.disk.whole import write_text
+from rlctl.disk.files import write_text
 from rlctl.errors import ConfigError, RlctlError, Watchdog
 from rlctl.telemetry.metrics import Metrics
 from rlctl.up.history import summary
@@ -218,7 +218,7 @@ def _claim(setup: Setup) -> None:
     if setup.resume and summary.lifetime(setup.run_dir)["status"] == "running":
         raise ConfigError(f"{setup.run_dir} is running already; `rlctl stop {setup.run_dir}` ends it")
     checks.claim(setup.run_dir, setup.resume, where)
-    (setup.run_dir / "resolved.toml").write_text(setup.loaded.toml(), encoding="utf-8")
+    write_text(setup.run_dir / "resolved.toml", setup.loaded.toml())
     provenance.note(setup.run_dir, setup.loaded)
 
 

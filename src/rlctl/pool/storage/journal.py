@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from rlctl.disk.folders import sync
+from rlctl.disk.files import sync
 from rlctl.errors import RlctlError
 from rlctl.pool.state import Refusal, Rules, State
 from rlctl.pool.storage.segments import Segments, StorageError, write

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
-from rlctl.disk.folders import sync
+from rlctl.disk.files import sync
 from rlctl.errors import RlctlError
 from rlctl.wire import frames
 from rlctl.wire.frames import Buffer, Record

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlctl.disk import folders
+from rlctl.disk import files, folders
 from rlctl.errors import RlctlError
 from rlctl.train.ranks import FOREVER, Ranks
 from rlctl.train.weights import dice, states
@@ -66,7 +66,7 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: tuple[State, Future[None]] | None = None
         if ranks.first:
-            for left in root.glob(f"{PREFIX}*{folders.TEMPORARY}"):  # of a process that died while it wrote
+            for left in root.glob(f"{PREFIX}*{files.TEMPORARY}"):  # of a process that died while it wrote
                 shutil.rmtree(left)
 
     def begin(
@@ -112,7 +112,7 @@ class Checkpoints:
         self._thread.shutdown()
 
     def _write(self, folder: Path, state: State, tree: Tree, parts: list[Part], scalars: dict[str, Any]) -> None:
-        temporary = folders.temporary(folder)
+        temporary = files.temporary(folder)
         states.write(tree, temporary / "trainer", self._group)
         if not self._ranks.first:
             return
@@ -124,7 +124,7 @@ class Checkpoints:
         torch.save(scalars, temporary / "scalars.pt")
         (temporary / "state.json").write_text(json.dumps(asdict(state)), encoding="utf-8")
         folders.finish(folder)
-        folders.write_text(self.root / "latest", folder.name)
+        files.write_text(self.root / "latest", folder.name, durable=True)
         log.info("%s is on disk", folder.name)
 
     def restore(self, folder: Path, students: dict[str, Trained], others: Tree) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config.learning import Ckpt
-from rlctl.disk import folders
+from rlctl.disk import files, folders
 from rlctl.train.weights.checkpoint import PREFIX
 
 
@@ -41,7 +41,7 @@ def tidy(root: Path, settings: Ckpt, rows: Iterable[Mapping[str, Any]]) -> list[
     best = ranked(steps, values)[: settings.keep_best]
     if best:
         text = {"checkpoint": f"{PREFIX}{best[0]}", "metric": settings.best_metric, "value": values[best[0]]}
-        folders.write_text(root / "best.json", json.dumps(text))
+        files.write_text(root / "best.json", json.dumps(text), durable=True)
     gone = [step for step in steps[: -settings.keep] if step not in best]
     for step in gone:
         folders.remove(root / f"{PREFIX}{step}")

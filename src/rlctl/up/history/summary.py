@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlctl.disk.whole import write_text
+from rlctl.disk.files import write_text
 from rlctl.telemetry.metrics import read
 from rlctl.up.history.snapshot import alive, folded, last_row
 from rlctl.wire.samples import OUTCOMES

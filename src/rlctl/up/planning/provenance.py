@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.config import Loaded
+from rlctl.disk.files import write_text
 from rlctl.up.planning import machine
 
 NAME = "provenance.json"
@@ -21,7 +22,7 @@ def note(run_dir: Path, loaded: Loaded) -> None:
         kept = {key: place for key, place in before.items() if not any(under(key, new) for new in changed)}
         places = {**kept, **changed}
     noted = {"places": dict(sorted(places.items())), "machine": machine.rows()}
-    path.write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(noted, indent=1) + "\n")
 
 
 def read(run_dir: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from rlctl.disk.files import write_text
 from rlctl.errors import ComponentDied, RlctlError, Watchdog
 from rlctl.up.planning.plan import ProcessSpec
 from rlctl.up.supervision.processes import Child, Launch, exit_text, wait_all
@@ -193,7 +194,7 @@ class Supervisor:
         path = self._components / f"{member.spec.name}.json"
         url = json.loads(path.read_text(encoding="utf-8"))["url"] if path.exists() else ""
         row = {"name": member.spec.name, "pid": member.child.pid, "url": url, "state": member.state}
-        path.write_text(json.dumps(row), encoding="utf-8")
+        write_text(path, json.dumps(row))
 
     def _check_progress(self) -> None:
         """Watchdog: while a trainer runs, its metrics must grow (a new stage counts as growth)."""

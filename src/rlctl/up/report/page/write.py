@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from rlctl.disk.whole import write_text
+from rlctl.disk.files import write_text
 from rlctl.pictures.files import saved
 from rlctl.telemetry.metrics import read
 from rlctl.up.history.summary import once_per_step
