@@ -219,6 +219,7 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
         port = taken.getsockname()[1]
         preset.write_text(
             f'[model]\npath = "{tmp_path}/models/goood"\n\n[pool]\nport = {port}\n\n[[env]]\nname = "sokoban"\n'
+            '[gateway]\nhost = "192.0.2.1"\nadmin_key_env = "KEY"\n'
         )
         loaded = load([preset], environ={})
         specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
@@ -226,6 +227,7 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
             checks.check(loaded, specs, hub=lambda model, revision: None)
     assert caught.value.problems == [
         f"{preset}:5: pool.port: {port} is in use on 127.0.0.1; 0 picks a free one",
+        f"{preset}:10: gateway.host: 192.0.2.1 is no address of this machine",
         f"{preset}:2: model.path: {tmp_path}/models/goood is not there; did you mean {tmp_path}/models/good?",
     ]
 

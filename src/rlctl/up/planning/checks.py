@@ -16,7 +16,7 @@ from rlctl.config.suggest import nearest
 from rlctl.config.worlds import PACKAGES, package
 from rlctl.errors import ConfigError
 from rlctl.up.planning.plan import ProcessSpec
-from rlctl.up.planning.ports import in_use
+from rlctl.wire.ports import in_use
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -48,14 +48,20 @@ def _ports(loaded: Loaded, names: set[str]) -> Iterator[str]:
     config = loaded.config
     seen: dict[int, str] = {}
     for name, section in (("pool", config.pool), ("gateway", config.gateway), ("rollout", config.rollout)):
-        if name not in names or not section.port:
+        if name not in names:
             continue
-        key = f"{name}.port"
-        if section.port in seen:
-            yield f"{place(loaded, key)}: {section.port} is also {place(loaded, seen[section.port])}"
-        elif in_use(section.host, section.port):
-            yield f"{place(loaded, key)}: {section.port} is in use on {section.host}; 0 picks a free one"
-        seen.setdefault(section.port, key)
+        key, port = f"{name}.port", section.port
+        try:
+            taken = in_use(section.host, port)  # port 0 never is, but the address may be another machine's
+        except ConfigError as error:
+            yield f"{place(loaded, f'{name}.host')}: {error}"
+            continue
+        if port in seen:
+            yield f"{place(loaded, key)}: {port} is also {place(loaded, seen[port])}"
+        elif taken:
+            yield f"{place(loaded, key)}: {port} is in use on {section.host}; 0 picks a free one"
+        if port:
+            seen.setdefault(port, key)
 
 
 def _model(loaded: Loaded, hub: Callable[[str, str], str | None]) -> Iterator[str]:

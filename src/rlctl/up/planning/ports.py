@@ -1,21 +1,8 @@
 """Ports of a run: explicit ones are checked, the others are free ones of this moment."""
 
-import socket
-
 from rlctl.config import Config
 from rlctl.up.planning.plan import Ports
 from rlctl.wire.ports import free_ports
-
-
-def in_use(host: str, port: int) -> bool:
-    """Whether somebody listens on host:port already."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False
 
 
 def pick(config: Config) -> Ports:
