@@ -116,3 +116,13 @@ def test_trackers_are_known_by_name_or_by_class(files: Path, trackers: str, mess
         return
     with pytest.raises(ConfigError, match=message):
         load([files / "mine.toml"], [f"monitor.trackers={trackers}"], {})
+
+
+def test_a_problem_of_a_whole_table_names_the_place_of_the_key_it_speaks_of(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text('[model]\ninit = "tiny"\n[gateway]\nport = 80\n\n[[env]]\nname = "nowhere"\n')
+    with pytest.raises(ConfigError) as caught:
+        load([preset], ["gateway.host=0.0.0.0"], environ={})
+    host, name = caught.value.problems
+    assert host.startswith("-s gateway.host=0.0.0.0: gateway: host = '0.0.0.0' can be reached")
+    assert name.startswith(f"{preset}:7: env.0: name = 'nowhere' is no environment")

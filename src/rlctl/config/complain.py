@@ -25,7 +25,7 @@ def problems(error: ValidationError, tree: Mapping[str, Any], places: Mapping[Ke
             found += problems(cause, tree, places, key)
         elif item["type"] == "value_error":
             lines = [_with_places(line, places) for line in str(item["ctx"]["error"]).splitlines()]
-            found += [f"{_place(key, places)}: {'.'.join(key)}: {line}" if key else line for line in lines]
+            found += [f"{_spoken_of(key, line, places)}: {'.'.join(key)}: {line}" if key else line for line in lines]
         elif item["type"] == "extra_forbidden":
             found.append(f"{_place(key, places)}: unknown key {'.'.join(key)}{_hint(key, tree)}")
         elif item["type"] == "missing":
@@ -41,6 +41,14 @@ def _place(key: Key, places: Mapping[Key, str]) -> str:
         if key[:length] in places:
             return places[key[:length]]
     return "defaults"
+
+
+def _spoken_of(table: Key, line: str, places: Mapping[Key, str]) -> str:
+    """Place of the first key of the table that was set and that the message names, else of the table."""
+    for word in re.findall(r"[a-z_0-9]+", line):
+        if (*table, word) in places:
+            return places[*table, word]
+    return _place(table, places)
 
 
 def _with_places(line: str, places: Mapping[Key, str]) -> str:
