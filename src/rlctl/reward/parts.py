@@ -1,8 +1,10 @@
 """Parts made of functions: plain ones run here; the user's, and those that may take for ever, in the sandbox."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 from rlctl.config.serving import Reward
@@ -45,66 +47,61 @@ class Plain:
         pass
 
 
-class Contained:
-    """A function in the sandbox: `module:function`, or a built-in of CONTAINED."""
+class Sandboxed(ABC):
+    """What runs in the sandbox, several samples at a time."""
 
     needs_text = True
 
     def __init__(self, name: str, section: Reward, sandbox: Sandbox) -> None:
         self.name, self.weight = name, section.weight
         self.counts: dict[str, int] = Counter()
-        self._target = CONTAINED.get(section.fn, section.fn)
-        self._forgiving = section.fn in CONTAINED
-        self._args, self._sandbox = section.args, sandbox
+        self._counting = Lock()
+        self._fn, self._args, self._sandbox = section.fn, section.args, sandbox
         self._limits = Limits(section.timeout_s, section.memory_mb)
         self._threads = ThreadPoolExecutor(section.workers, f"reward-{name}")
 
     def values(self, samples: Sequence[Sample]) -> list[Value]:
         return list(self._threads.map(self._value, samples))
 
+    @abstractmethod
+    def _value(self, sample: Sample) -> Value: ...
+
+    def _count(self, kind: str) -> None:
+        with self._counting:
+            self.counts[kind] += 1
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+class Contained(Sandboxed):
+    """A function: `module:function`, or a built-in of CONTAINED."""
+
     def _value(self, sample: Sample) -> Value:
-        result = self._sandbox.call(self._target, sample, limits=self._limits, argument=SAMPLE, **self._args)
+        target = CONTAINED.get(self._fn, self._fn)
+        result = self._sandbox.call(target, sample, limits=self._limits, argument=SAMPLE, **self._args)
         value: Value = Failure(result.outcome, result.text)
         if result.outcome == "value":
             value = checked(result.value, len(sample.responses))
         if isinstance(value, Failure):
-            self.counts[value.kind] = self.counts.get(value.kind, 0) + 1
-            if self._forgiving and value.kind in WITHOUT_ANSWER:
+            self._count(value.kind)
+            if self._fn in CONTAINED and value.kind in WITHOUT_ANSWER:
                 return 0.0
         return value
 
-    def close(self) -> None:
-        self._threads.shutdown()
 
-
-class Code:
+class Code(Sandboxed):
     """`fn = "code"`: the program in the last response passes its tests (see rlctl.reward.program)."""
-
-    needs_text = True
-
-    def __init__(self, name: str, section: Reward, sandbox: Sandbox) -> None:
-        self.name, self.weight = name, section.weight
-        self.counts: dict[str, int] = Counter()
-        self._args, self._sandbox = section.args, sandbox
-        self._limits = Limits(section.timeout_s, section.memory_mb)
-        self._threads = ThreadPoolExecutor(section.workers, f"reward-{name}")
-
-    def values(self, samples: Sequence[Sample]) -> list[Value]:
-        return list(self._threads.map(self._value, samples))
 
     def _value(self, sample: Sample) -> Value:
         try:
-            value: Value = verdicts(extracted(sample.response), sample.task, self._run, **self._args)
+            return verdicts(extracted(sample.response), sample.task, self._run, **self._args)
         except (ValueError, TypeError) as error:
-            value = Failure("raised", f"{type(error).__name__}: {error}")
-            self.counts["raised"] = self.counts.get("raised", 0) + 1
-        return value
+            self._count("raised")
+            return Failure("raised", f"{type(error).__name__}: {error}")
 
     def _run(self, program: str, text: str | None) -> Result:
         result = self._sandbox.call(RUN_PROGRAM, program, text, limits=self._limits)
         if result.outcome in WITHOUT_ANSWER:
-            self.counts[result.outcome] = self.counts.get(result.outcome, 0) + 1
+            self._count(result.outcome)
         return result
-
-    def close(self) -> None:
-        self._threads.shutdown()
