@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from processes import end_group
+
 from rlctl.wire.ports import free_port
 
 HERE = Path(__file__).parent
@@ -57,19 +59,7 @@ def serving(commands: list[list[str]], urls: list[str], environment: dict[str, s
         yield [process.pid for process in processes]
     finally:
         for process in processes:
-            end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group: asked first, then by force."""
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, signum)
-            process.wait(20)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+            end_group(process)
 
 
 def answers(url: str) -> bool:

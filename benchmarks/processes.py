@@ -1,5 +1,7 @@
 """Child processes of benchmarks and tests."""
 
+import os
+import signal
 import subprocess
 from typing import Any
 
@@ -12,3 +14,12 @@ def end(process: subprocess.Popen[Any], patience_s: float = 20) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def end_group(process: subprocess.Popen[Any], patience_s: float = 20) -> None:
+    """As `end`, with all that the process has started (it leads a session of its own)."""
+    end(process, patience_s)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -6,7 +6,8 @@
 2. W twenty times as large, and rooms of 8x8 and 10x10 with 2 and 3 boxes, with one and with two processes; and by two
    programs of one process at once, which share nothing: what two cores of this machine give at most.
 3. The search on rooms it did not make: W's, and the levels of a folder (`--levels`; e.g. Boxoban's unfiltered ones,
-   https://github.com/google-deepmind/boxoban-levels): share solved within a second of CPU each.
+   https://github.com/google-deepmind/boxoban-levels): share solved within a second of CPU each; and, where there are no
+   more than `--most`, the demonstrations of all of them with one and with two processes.
 4. `--reference`: a checkout of RAGEN of 2025-02 or 2025-03 (the last with `get_shortest_action_path`); its generator of
    rooms and its search, in this process, on the same seeds and rooms.
 
@@ -151,7 +152,23 @@ def levels(folder: Path, most: int) -> Rates:
         rates[f"levels, {name}: 95th percentile ms"] = 1000 * spent[int(0.95 * (len(spent) - 1))]
         rates[f"levels, {name}: longest ms"] = 1000 * spent[-1]
         rates[f"levels, {name}: mean moves"] = statistics.mean(length for _, length in moves) if moves else 0.0
-    return rates
+    return rates | (demonstrated(folder, len(rooms)) if len(collection.rooms) <= most else {})
+
+
+def demonstrated(folder: Path, count: int) -> Rates:
+    """Seconds of wall for `rlctl sft-gen` over all of the levels."""
+    env = Env(name="sokoban", levels=str(folder), max_actions=400, max_turns=400)
+    seconds = []
+    for workers in (1, 2):
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as out:
+            generate(Order(env, count, 0, 0, max_depth=400), Path(out), workers)
+        seconds.append(time.perf_counter() - started)
+    return {
+        "levels: seconds of wall, 1 process": seconds[0],
+        "levels: seconds of wall, 2 processes": seconds[1],
+        "levels: two processes against one": seconds[0] / seconds[1],
+    }
 
 
 def reference(checkout: Path) -> Rates:
