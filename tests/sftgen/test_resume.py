@@ -88,8 +88,9 @@ def test_what_stands_beyond_the_manifest_is_made_again(tmp_path, monkeypatch, sa
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
 
 
-def test_a_run_killed_while_it_gives_the_files_their_names_goes_on(tmp_path, monkeypatch):
-    order = Order(LAKE, 50, 5, 0, curriculum="sorted")
+@pytest.mark.parametrize("curriculum", ["sorted", "none"])
+def test_a_run_killed_while_it_gives_the_files_their_names_goes_on(tmp_path, monkeypatch, curriculum):
+    order = Order(LAKE, 50, 5, 0, curriculum=curriculum)
 
     def die(*_: object) -> None:
         raise KeyboardInterrupt
@@ -101,6 +102,30 @@ def test_a_run_killed_while_it_gives_the_files_their_names_goes_on(tmp_path, mon
     generate(order, tmp_path / "cut")
     generate(order, tmp_path / "whole")
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_a_finished_file_stays_whole_while_a_deleted_one_is_made_again(tmp_path):
+    """Also where the run was killed before it removed the partial file, of which the finished one is another name."""
+    order = Order(LAKE, 50, 5, 0)
+    generate(order, tmp_path)
+    whole = contents(tmp_path)
+    (tmp_path / "train.partial").hardlink_to(tmp_path / "train.jsonl")
+    (tmp_path / "test.jsonl").unlink()
+    seen = []
+    generate(order, tmp_path, progress=lambda *_: seen.append((tmp_path / "train.jsonl").read_bytes()))
+    assert set(seen) == {whole["train.jsonl"]} and contents(tmp_path) == whole
+
+
+def test_without_links_the_files_are_the_same(tmp_path, monkeypatch):
+    order = Order(LAKE, 50, 5, 0)
+    generate(order, tmp_path / "links")
+
+    def refused(path: Path, target: Path) -> None:
+        raise PermissionError(f"{path}: no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    generate(order, tmp_path / "copies")
+    assert contents(tmp_path / "copies") == contents(tmp_path / "links")
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -69,6 +69,8 @@ class Folder(AbstractContextManager["Folder"]):
         """Bring `sink` to where the folder is; returns the seed to go on with (`seed` for a fresh start)."""
         state = {} if "summary" in self._state else self._state
         for split in FILES:
+            if not state:  # a finished file may be another name of it
+                self.partial(split).unlink(missing_ok=True)
             self._files[split] = file = self.partial(split).open("r+b" if state else "w+b")
             if state:
                 self._cut(split, file, state["bytes"][split], sink)

@@ -33,7 +33,7 @@ def shape(partial: Path, path: Path, form: str, curriculum: str) -> None:
 
 def _fill(path: Path, partial: Path, form: str, curriculum: str) -> None:
     if form == "jsonl" and curriculum == "none":
-        shutil.copyfile(partial, path)
+        _another_name(path, partial)
     elif form == "jsonl":
         with path.open("wb") as file:
             file.writelines(ordered(partial, curriculum))
@@ -46,6 +46,15 @@ def _fill(path: Path, partial: Path, form: str, curriculum: str) -> None:
         else:
             with path.open("wb") as file:
                 file.writelines(msgspec.json.encode(row) + b"\n" for row in flat)
+
+
+def _another_name(path: Path, partial: Path) -> None:
+    """What is on disk already need not be written again; a copy, where the file system has no links."""
+    path.unlink(missing_ok=True)
+    try:
+        path.hardlink_to(partial)
+    except OSError:
+        shutil.copyfile(partial, path)
 
 
 def ordered(partial: Path, curriculum: str) -> Iterator[bytes]:
