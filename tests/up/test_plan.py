@@ -88,6 +88,7 @@ agent = "nobody.agents:Mine"
 name = "bandit"
 [reward]
 good.fn = "here:f"
+built_in.fn = "math:sqrt"
 bad.fn = "elsewhere:f"
 """)
     loaded = load([preset], ['model.init="tiny"'], environ={})
@@ -97,7 +98,7 @@ bad.fn = "elsewhere:f"
     assert caught.value.problems == [
         f"{preset}:5: env.1.agent: no module 'nobody.agents' can be found, here or in PYTHONPATH",
         f"{preset}:7: env.2.name: name = 'bandit' needs a package: pip install bandits",
-        f"{preset}:10: reward.bad.fn: no module 'elsewhere' can be found, here or in PYTHONPATH",
+        f"{preset}:11: reward.bad.fn: no module 'elsewhere' can be found, here or in PYTHONPATH",
     ]
     elsewhere = [spec for spec in specs if spec.name not in ("rollout", "reward")]
     checks.check(loaded, elsewhere, hub=lambda model, revision: None)

@@ -183,6 +183,6 @@ PACKAGES = {
 """What pip installs for the environment of this name; its module has this name too."""
 
 
-def package(name: str) -> str:
+def missing(name: str) -> str:
     """What is said where the package of an environment is missing."""
     return f"name = {name!r} needs a package: pip install {PACKAGES[name]}"

@@ -10,12 +10,19 @@ T = TypeVar("T")
 
 
 def write_whole(path: Path, write: Callable[[Path], T], durable: bool = False) -> T:
-    """What `write(temporary path)` returns; then the file has its name. `durable`: both are synced."""
+    """What `write(temporary path)` returns; then the file has its name. `durable`: both are synced.
+
+    Whatever goes wrong leaves the old file as it is, and no other.
+    """
     file = temporary(path)
-    result = write(file)
-    if durable:
-        sync(file)
-    file.replace(path)
+    try:
+        result = write(file)
+        if durable:
+            sync(file)
+        file.replace(path)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
     if durable:
         sync(path.parent)
     return result

@@ -48,7 +48,7 @@ class Arena(Seeded):
         try:
             import textarena
         except ImportError:
-            raise ConfigError(worlds.package("textarena")) from None
+            raise ConfigError(worlds.missing("textarena")) from None
         self._make = textarena.make
         self._start(0, Luck("probe"))
 

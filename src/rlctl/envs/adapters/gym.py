@@ -48,7 +48,7 @@ class Gymnasium(Boards):
         try:
             import gymnasium
         except ImportError:
-            raise ConfigError(worlds.package("gymnasium")) from None
+            raise ConfigError(worlds.missing("gymnasium")) from None
         self._gymnasium: Any = gymnasium
         try:
             space = self._new().action_space

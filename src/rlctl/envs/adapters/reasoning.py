@@ -29,7 +29,7 @@ class Reasoning(Seeded):
         try:
             import reasoning_gym
         except ImportError:
-            raise ConfigError(worlds.package("reasoning_gym")) from None
+            raise ConfigError(worlds.missing("reasoning_gym")) from None
         try:
             self._task: Any = reasoning_gym.create_dataset(
                 self.options.task, size=MANY, seed=0, **self.options.parameters

@@ -67,7 +67,7 @@ def load(env: Env) -> Any:
     try:
         import verifiers
     except ImportError:
-        raise ConfigError(worlds.package("verifiers")) from None
+        raise ConfigError(worlds.missing("verifiers")) from None
     try:
         return verifiers.load_environment(options.id, **options.arguments)
     except Exception as error:  # the environment's own code runs here

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -13,7 +12,7 @@ from rlctl.config import Loaded
 from rlctl.config.base import MASK
 from rlctl.config.root import TRACKERS
 from rlctl.config.suggest import nearest
-from rlctl.config.worlds import PACKAGES, package
+from rlctl.config.worlds import PACKAGES, missing
 from rlctl.errors import ConfigError
 from rlctl.up.planning.plan import ProcessSpec
 from rlctl.wire.ports import in_use
@@ -153,14 +152,15 @@ def _modules(loaded: Loaded, names: set[str]) -> Iterator[str]:
     for key, value in written.items():
         module, colon, _ = value.partition(":")
         if value in PACKAGES and not _importable(value):
-            yield f"{place(loaded, key)}: {package(value)}"
+            yield f"{place(loaded, key)}: {missing(value)}"
         elif colon and not _importable(module):
             yield f"{place(loaded, key)}: no module {module!r} can be found, here or in PYTHONPATH"
 
 
 def _importable(module: str) -> bool:
     """Whether `python -m rlctl`, started here, finds it (its topmost package: nobody's code is run to tell)."""
-    return PathFinder.find_spec(module.partition(".")[0], [str(Path.cwd()), *sys.path]) is not None
+    top = module.partition(".")[0]
+    return (importlib.util.find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])) is not None
 
 
 def _packages(names: set[str]) -> Iterator[str]:
