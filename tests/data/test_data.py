@@ -200,10 +200,14 @@ def test_chat_logs_become_demonstrations(tmp_path: Path, row: dict[str, Any]) ->
         (["import", "missing.jsonl", "out"], "missing.jsonl: no such file"),
         (["import", "bad.jsonl", "out"], "bad.jsonl:1:"),
         (["import", "odd.jsonl", "out"], "odd.jsonl:1: has neither steps, nor messages"),
+        (["import", "half.jsonl", "out"], "half.jsonl:2: has neither steps, nor messages"),
     ],
 )
 def test_what_cannot_be_is_named(run_dir: Path, tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "bad.jsonl").write_text("{\n")
     (tmp_path / "odd.jsonl").write_text('{"a": 1}\n')
+    talk = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "half.jsonl").write_text(json.dumps(talk) + '\n{"a": 1}\n')
     done = rlctl("data", *arguments, cwd=tmp_path)
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not list(tmp_path.glob("out*")), "nothing, rather than half of it"

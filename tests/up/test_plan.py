@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.config import Config, load
+from rlctl.config import Config, Loaded, load
 from rlctl.config.worlds import PACKAGES
 from rlctl.errors import ConfigError
 from rlctl.up.planning import checks, devices
@@ -31,6 +31,16 @@ def planned(*overrides: str, only: tuple[str, ...] = (), gpus: Split | None = No
     made = config(*overrides)
     none = Split(engines=((),) * made.engine.replicas, train=())
     return {spec.name: spec for spec in plan(made, RUN, PORTS, gpus or none, only)}
+
+
+def problems(loaded: Loaded, without: tuple[str, ...] = ()) -> list[str]:
+    """What `check` says of a run before its start; `without`: processes that are elsewhere."""
+    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
+    try:
+        checks.check(loaded, [one for one in specs if one.name not in without], hub=lambda model, revision: None)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def test_the_order_is_that_of_readiness() -> None:
@@ -62,14 +72,11 @@ def test_a_tracker_whose_package_is_missing_is_found_before_the_start() -> None:
         pytest.skip("swanlab is installed")
     settings = ['model.init="tiny"', 'env=[{name="frozenlake"}]', 'monitor.trackers=["tensorboard", "swanlab"]']
     loaded = load([], settings, environ={})
-    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
-    with pytest.raises(ConfigError) as caught:
-        checks.check(loaded, specs, hub=lambda model, revision: None)
-    (problem,) = caught.value.problems
+    (problem,) = problems(loaded)
     assert problem.endswith(
         "monitor.trackers: swanlab needs the package swanlab, which is not installed: pip install 'rlctl[swanlab]'"
     )
-    checks.check(loaded, [spec for spec in specs if spec.name != "track"], hub=lambda model, revision: None)
+    assert problems(loaded, without=("track",)) == []
 
 
 def test_a_module_that_is_nowhere_is_found_before_the_start_and_nobodys_code_is_run(
@@ -90,18 +97,19 @@ name = "bandit"
 good.fn = "here:f"
 built_in.fn = "math:sqrt"
 bad.fn = "elsewhere:f"
+empty.fn = ":f"
+[monitor]
+trackers = ["nobodys:Tracker"]
 """)
     loaded = load([preset], ['model.init="tiny"'], environ={})
-    specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
-    with pytest.raises(ConfigError) as caught:
-        checks.check(loaded, specs, hub=lambda model, revision: None)
-    assert caught.value.problems == [
-        f"{preset}:5: env.1.agent: no module 'nobody.agents' can be found, here or in PYTHONPATH",
+    assert problems(loaded) == [
         f"{preset}:7: env.2.name: name = 'bandit' needs a package: pip install bandits",
+        f"{preset}:5: env.1.agent: no module 'nobody.agents' can be found, here or in PYTHONPATH",
         f"{preset}:11: reward.bad.fn: no module 'elsewhere' can be found, here or in PYTHONPATH",
+        f"{preset}:12: reward.empty.fn: no module '' can be found, here or in PYTHONPATH",
+        f"{preset}:14: monitor.trackers: no module 'nobodys' can be found, here or in PYTHONPATH",
     ]
-    elsewhere = [spec for spec in specs if spec.name not in ("rollout", "reward")]
-    checks.check(loaded, elsewhere, hub=lambda model, revision: None)
+    assert problems(loaded, without=("rollout", "reward", "track")) == []
 
 
 def test_processes_are_this_interpreter_and_trainers_run_under_torchrun() -> None:
@@ -222,11 +230,8 @@ def test_problems_before_the_start_are_found_all_at_once_with_their_places(tmp_p
             f'[model]\npath = "{tmp_path}/models/goood"\n\n[pool]\nport = {port}\n\n[[env]]\nname = "sokoban"\n'
             '[gateway]\nhost = "192.0.2.1"\nadmin_key_env = "KEY"\n'
         )
-        loaded = load([preset], environ={})
-        specs = plan(loaded.config, RUN, PORTS, Split(((),), ()))
-        with pytest.raises(ConfigError) as caught:
-            checks.check(loaded, specs, hub=lambda model, revision: None)
-    assert caught.value.problems == [
+        found = problems(load([preset], environ={}))
+    assert found == [
         f"{preset}:5: pool.port: {port} is in use on 127.0.0.1; 0 picks a free one",
         f"{preset}:10: gateway.host: 192.0.2.1 is no address of this machine",
         f"{preset}:2: model.path: {tmp_path}/models/goood is not there; did you mean {tmp_path}/models/good?",

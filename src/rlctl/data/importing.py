@@ -7,7 +7,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from rlctl.data.files import read
 from rlctl.data.rows import Row, trajectory
+from rlctl.disk.files import write_whole
 from rlctl.errors import ConfigError
 from rlctl.wire import frames
 from rlctl.wire.messages import Batch
@@ -29,10 +30,19 @@ def load(path: Path, out: Path, groups_per_step: int) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)
     if "steps" in rows[0][1]:
         return _batches(path, rows, out, groups_per_step)
-    with out.open("w", encoding="utf-8") as file:
-        for number, row in rows:
-            file.write(json.dumps({"messages": _messages(path, number, row)}, ensure_ascii=False) + "\n")
+    talks = ({"messages": _messages(path, number, row)} for number, row in rows)
+    _write(out, ((json.dumps(talk, ensure_ascii=False) + "\n").encode() for talk in talks))
     return {"kind": "demonstrations", "rows": len(rows), "use": f'sft.data.path="{out}"'}
+
+
+def _write(out: Path, parts: Iterable[bytes]) -> None:
+    """All of it, or nothing where a part cannot be made."""
+
+    def fill(path: Path) -> None:
+        with path.open("wb") as file:
+            file.writelines(parts)
+
+    write_whole(out, fill, durable=True)
 
 
 def _batches(path: Path, rows: list[tuple[int, Row]], out: Path, groups_per_step: int) -> dict[str, Any]:
@@ -53,9 +63,8 @@ def _batches(path: Path, rows: list[tuple[int, Row]], out: Path, groups_per_step
         batches.pop()
     if not batches:
         raise ConfigError(f"{path}: {len(made)} groups with rewards are fewer than --groups-per-step {groups_per_step}")
-    with out.open("wb") as file:
-        for number, some in enumerate(batches, 1):
-            file.write(frames.frame(msgspec.msgpack.encode(Batch(f"imported-{number}", some))))
+    named = (Batch(f"imported-{number}", some) for number, some in enumerate(batches, 1))
+    _write(out, (frames.frame(msgspec.msgpack.encode(batch)) for batch in named))
     left = len(made) - len(batches) * groups_per_step
     return {
         "kind": "batches",

@@ -3,7 +3,8 @@
 import errno
 import random
 import socket
-from contextlib import ExitStack
+from itertools import islice
+from typing import Any
 
 from rlctl.errors import ConfigError
 
@@ -15,14 +16,8 @@ TRIES = 200
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """`count` different ports that nobody listens on at `host`; ConfigError where that is not this machine's."""
-    found: list[int] = []
-    with ExitStack() as held:
-        for number in random.SystemRandom().sample(CHOICE, min(len(CHOICE), count + TRIES)):
-            if len(found) == count:
-                break
-            if probe := bound(host, number):
-                held.enter_context(probe)
-                found.append(number)
+    tried = random.SystemRandom().sample(CHOICE, min(len(CHOICE), count + TRIES))
+    found = list(islice((number for number in tried if not in_use(host, number, left_over=True)), count))
     if len(found) < count:
         raise ConfigError(
             f"{host} has not {count} free ports from {CHOICE.start} to {CHOICE.stop - 1} that can be listened on; "
@@ -36,26 +31,27 @@ def free_port(host: str = "127.0.0.1") -> int:
     return free_ports(1, host)[0]
 
 
-def in_use(host: str, port: int) -> bool:
-    """Whether host:port cannot be listened on; ConfigError where `host` is no address of this machine."""
-    if probe := bound(host, port, reuse=True):
-        probe.close()
-    return probe is None
+def in_use(host: str, port: int, left_over: bool = False) -> bool:
+    """Whether host:port cannot be listened on, at any address of that name; ConfigError where none is this machine's.
+
+    `left_over`: what is left of ended connections counts as well.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"{host} is no address of this machine: {error}") from None
+    found = [_free(family, address, not left_over) for family, _, _, _, address in addresses]
+    if set(found) == {None}:
+        raise ConfigError(f"{host} is no address of this machine")
+    return False in found
 
 
-def bound(host: str, port: int, reuse: bool = False) -> socket.socket | None:
-    """A socket at host:port, None where it is taken or forbidden; `reuse`: left-overs of connections do not count."""
+def _free(family: int, address: Any, reuse: bool) -> bool | None:
+    """None: not of this machine."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"{host} is no address of this machine: {error.strerror}") from None
-    probe = socket.socket(family, kind, protocol)
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-    try:
-        probe.bind(address)
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+            probe.bind(address)
     except OSError as error:
-        probe.close()
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(f"{host} is no address of this machine") from None
-        return None
-    return probe
+        return None if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) else False
+    return True

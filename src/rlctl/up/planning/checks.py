@@ -144,23 +144,25 @@ def _task(loaded: Loaded, names: set[str]) -> Iterator[str]:
 
 def _modules(loaded: Loaded, names: set[str]) -> Iterator[str]:
     """Packages of environments, and everybody's `module:name`, wherever a process of the run will import them."""
-    config, written = loaded.config, dict[str, str]()
+    config, written = loaded.config, list[tuple[str, str]]()
     for number, env in enumerate(config.env if "rollout" in names else []):
-        written |= {f"env.{number}.name": env.name, f"env.{number}.agent": env.agent}
+        if env.name in PACKAGES and not _importable(env.name):
+            yield f"{place(loaded, f'env.{number}.name')}: {missing(env.name)}"
+        written += [(f"env.{number}.name", env.name), (f"env.{number}.agent", env.agent)]
     if "reward" in names:
-        written |= {f"reward.{name}.fn": part.fn for name, part in config.reward.items()}
-    for key, value in written.items():
+        written += [(f"reward.{name}.fn", part.fn) for name, part in config.reward.items()]
+    if "track" in names:
+        written += [("monitor.trackers", name) for name in config.monitor.trackers]
+    for key, value in written:
         module, colon, _ = value.partition(":")
-        if value in PACKAGES and not _importable(value):
-            yield f"{place(loaded, key)}: {missing(value)}"
-        elif colon and not _importable(module):
+        if colon and not _importable(module):
             yield f"{place(loaded, key)}: no module {module!r} can be found, here or in PYTHONPATH"
 
 
 def _importable(module: str) -> bool:
     """Whether `python -m rlctl`, started here, finds it (its topmost package: nobody's code is run to tell)."""
     top = module.partition(".")[0]
-    return (importlib.util.find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])) is not None
+    return bool(top) and (importlib.util.find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])) is not None
 
 
 def _packages(names: set[str]) -> Iterator[str]:
